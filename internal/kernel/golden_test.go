@@ -1,0 +1,35 @@
+package kernel
+
+// goldenBits are hashes of the outputs of bitCases, for TestGoldenBits. A change
+// here is a change of the arithmetic that every trained bit rests on.
+var goldenBits = map[string]uint64{
+	"Add":            0x6316202c0cd2992a,
+	"Accumulate":     0x6316202c0cd2992a,
+	"Mul":            0x85d352b100ffc198,
+	"MulAccumulate":  0x403c8e9daeafa8ce,
+	"Scale":          0x6093610ea13f0dbe,
+	"ScaleBy":        0x6176b27e94c21ab2,
+	"AddRow":         0x82eb9f18e23e3867,
+	"AddChannel":     0x5c5bcbb9d0a5acbb,
+	"ScaleShift":     0x0d61c3649031828d,
+	"SiLU":           0xaecc3f952667dcdc,
+	"SiLUBackward":   0xb48b8a727acdaa75,
+	"Softmax":        0x154cf04eff27f084,
+	"GroupNorm":      0xdfa78c2876d14803,
+	"Sums":           0x4f2909a3788057d6,
+	"MSE":            0x9c2cd6e4e7430a08,
+	"AdamW":          0x8bcec2a788c9e6e7,
+	"CopyBlocks":     0x8048042cab6cc5d6,
+	"Cast/fp32":      0xa155a49da14cfa2d,
+	"Fold/fp32+fp32": 0x615a6be21eab1c41,
+	"Fold/fp32+bf16": 0x45906302792c8fdf,
+	"Fold/fp32+fp16": 0xaa4f373a6ac71cb0,
+	"Cast/bf16":      0xd438df8f19737e9d,
+	"Fold/bf16+fp32": 0xe9a20b7bf88b0e6e,
+	"Fold/bf16+bf16": 0x00cb1994eafa6634,
+	"Fold/bf16+fp16": 0x0c0c2edf53964e31,
+	"Cast/fp16":      0x64eb4a291f8aed9b,
+	"Fold/fp16+fp32": 0x3092cc459ba0bda8,
+	"Fold/fp16+bf16": 0xc5caf52aff03b0be,
+	"Fold/fp16+fp16": 0xb61401c9bbd1978e,
+}
