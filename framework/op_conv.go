@@ -1,0 +1,114 @@
+package framework
+
+import (
+	"fmt"
+
+	"github.com/zerogap/zerogap/internal/kernel"
+)
+
+// Padding is the number of zero rows and columns around an image.
+type Padding struct{ Top, Left, Bottom, Right int }
+
+// Pad returns the same padding on all sides.
+func Pad(n int) Padding { return Padding{n, n, n, n} }
+
+// Conv2d returns the cross-correlation of x [B,C,H,W] with w [O,C,KH,KW], plus
+// b [O] or nil: shape [B,O,OutH,OutW] with OutH = (H+Top+Bottom-KH)/stride + 1
+// rounded down.
+func (t *Tape) Conv2d(x, w, b *Tensor, stride int, pad Padding) *Tensor {
+	if len(x.shape) != 4 || len(w.shape) != 4 || x.Dim(1) != w.Dim(1) || b != nil && b.Len() != w.Dim(0) {
+		panic(fmt.Sprintf("framework: Conv2d of x %v with weight %v", x.shape, w.shape))
+	}
+	c := kernel.Conv{
+		N: x.Dim(0), C: x.Dim(1), H: x.Dim(2), W: x.Dim(3),
+		O: w.Dim(0), KH: w.Dim(2), KW: w.Dim(3), Stride: stride,
+		PadTop: pad.Top, PadLeft: pad.Left, PadBottom: pad.Bottom, PadRight: pad.Right,
+	}
+	if c.OutH() < 1 || c.OutW() < 1 {
+		panic(fmt.Sprintf("framework: Conv2d of x %v with weight %v, stride %d, padding %v has no output", x.shape, w.shape, stride, pad))
+	}
+	y := t.result(c.N, c.O, c.OutH(), c.OutW())
+	ins := []*Tensor{x, w}
+	if b != nil {
+		ins = append(ins, b)
+	}
+	if t.wide() {
+		return t.record("Conv2d", &conv2d[float64]{c, x, w, b, y}, y, ins...)
+	}
+	return t.record("Conv2d", &conv2d[float32]{c, x, w, b, y}, y, ins...)
+}
+
+type conv2d[T kernel.Float] struct {
+	c          kernel.Conv
+	x, w, b, y *Tensor
+}
+
+func (o *conv2d[T]) forward(t *Tape) {
+	x, w, y := read[T](t, o.x), read[T](t, o.w), write[T](t, o.y)
+	var b span[T]
+	if o.b != nil {
+		b = read[T](t, o.b)
+	}
+	kernel.ConvForward(o.c, x.s, w.s, b.s, y.s)
+	b.free()
+	y.commit()
+	x.free()
+	w.free()
+}
+
+func (o *conv2d[T]) backward(t *Tape) {
+	dy := readGrad[T](t, o.y)
+	defer dy.free()
+	if o.b != nil && o.b.needsGrad() {
+		o.backwardBias(t, dy.s)
+	}
+	if o.w.needsGrad() {
+		x, dw := read[T](t, o.x), gradient[T](t, o.w)
+		kernel.ConvBackwardWeight(o.c, x.s, dy.s, dw.s, nil, dw.acc)
+		dw.commit()
+		x.free()
+	}
+	if o.x.needsGrad() {
+		w, dx := read[T](t, o.w), gradient[T](t, o.x)
+		kernel.ConvBackwardInput(o.c, w.s, dy.s, dx.s, dx.acc)
+		dx.commit()
+		w.free()
+	}
+}
+
+// backwardBias sums dy over each plane, then over the batch.
+func (o *conv2d[T]) backwardBias(t *Tape, dy []T) {
+	c := o.c
+	planes := scratch[T](t, c.N*c.O)
+	kernel.SumChannel(planes.s, dy, c.N, c.O, c.OutH()*c.OutW(), false)
+	db := gradient[T](t, o.b)
+	kernel.SumRows(db.s, planes.s, c.N, c.O, db.acc)
+	db.commit()
+	planes.free()
+}
+
+// UpsampleNearest resizes x [B,C,H,W] to [B,C,oh,ow] by repeating pixels:
+// output row i shows input row ⌊i·H/oh⌋.
+func (t *Tape) UpsampleNearest(x *Tensor, oh, ow int) *Tensor {
+	y := t.result(x.Dim(0), x.Dim(1), oh, ow)
+	if t.wide() {
+		return t.record("UpsampleNearest", &upsample[float64]{x, y}, y, x)
+	}
+	return t.record("UpsampleNearest", &upsample[float32]{x, y}, y, x)
+}
+
+type upsample[T kernel.Float] struct{ x, y *Tensor }
+
+func (o *upsample[T]) forward(t *Tape) {
+	x, y := read[T](t, o.x), write[T](t, o.y)
+	kernel.UpsampleNearest(y.s, x.s, o.x.Dim(0)*o.x.Dim(1), o.x.Dim(2), o.x.Dim(3), o.y.Dim(2), o.y.Dim(3))
+	y.commit()
+	x.free()
+}
+
+func (o *upsample[T]) backward(t *Tape) {
+	dy, dx := readGrad[T](t, o.y), gradient[T](t, o.x)
+	kernel.UpsampleNearestBackward(dx.s, dy.s, o.x.Dim(0)*o.x.Dim(1), o.x.Dim(2), o.x.Dim(3), o.y.Dim(2), o.y.Dim(3), dx.acc)
+	dx.commit()
+	dy.free()
+}

@@ -1,0 +1,111 @@
+package framework
+
+import (
+	"fmt"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/internal/kernel"
+)
+
+// GroupNorm normalises x [B,C,...] to zero mean and unit (biased) variance over
+// each group of C/groups channels and all positions, then scales by gamma [C]
+// and shifts by beta [C]. Statistics are taken in float64.
+func (t *Tape) GroupNorm(x, gamma, beta *Tensor, groups int, eps float64) *Tensor {
+	if c := x.Dim(1); c%groups != 0 || gamma.Len() != c || beta.Len() != c {
+		panic(fmt.Sprintf("framework: GroupNorm of x %v in %d groups with gamma %v", x.shape, groups, gamma.shape))
+	}
+	y := t.result(x.shape...)
+	stat := []int{x.Dim(0) * groups}
+	mean, rstd := t.alloc(dtype.F64, stat), t.alloc(dtype.F64, stat)
+	n := normSizes{groups: groups, eps: eps}
+	if t.wide() {
+		return t.record("GroupNorm", &groupNorm[float64]{n, x, gamma, beta, y, mean, rstd}, y, x, gamma, beta)
+	}
+	return t.record("GroupNorm", &groupNorm[float32]{n, x, gamma, beta, y, mean, rstd}, y, x, gamma, beta)
+}
+
+type normSizes struct {
+	groups int
+	eps    float64
+}
+
+type groupNorm[T kernel.Float] struct {
+	normSizes
+	x, gamma, beta, y, mean, rstd *Tensor
+}
+
+func (o *groupNorm[T]) sizes() (n, c, hw int) {
+	n, c = o.x.Dim(0), o.x.Dim(1)
+	return n, c, o.x.Len() / (n * c)
+}
+
+func (o *groupNorm[T]) forward(t *Tape) {
+	n, c, hw := o.sizes()
+	x, gamma, beta, y := read[T](t, o.x), read[T](t, o.gamma), read[T](t, o.beta), write[T](t, o.y)
+	kernel.GroupNorm(y.s, x.s, gamma.s, beta.s, n, c, hw, o.groups, o.eps, o.mean.Data().F64, o.rstd.Data().F64)
+	y.commit()
+	x.free()
+	gamma.free()
+	beta.free()
+}
+
+func (o *groupNorm[T]) backward(t *Tape) {
+	n, c, hw := o.sizes()
+	x, gamma, dy := read[T](t, o.x), read[T](t, o.gamma), readGrad[T](t, o.y)
+	var dx, dgamma, dbeta span[T]
+	if o.x.needsGrad() {
+		dx = gradient[T](t, o.x)
+	}
+	if o.gamma.needsGrad() {
+		dgamma = gradient[T](t, o.gamma)
+	}
+	if o.beta.needsGrad() {
+		dbeta = gradient[T](t, o.beta)
+	}
+	mean, rstd := o.mean.Data().F64, o.rstd.Data().F64
+	if dgamma.s == nil || dbeta.s == nil || dgamma.acc == dbeta.acc {
+		kernel.GroupNormBackward(dx.s, dgamma.s, dbeta.s, x.s, gamma.s, dy.s, n, c, hw, o.groups, mean, rstd, dx.acc, dgamma.acc || dbeta.acc)
+	} else { // one of the two is shared with another layer
+		kernel.GroupNormBackward(dx.s, dgamma.s, nil, x.s, gamma.s, dy.s, n, c, hw, o.groups, mean, rstd, dx.acc, dgamma.acc)
+		kernel.GroupNormBackward(nil, nil, dbeta.s, x.s, gamma.s, dy.s, n, c, hw, o.groups, mean, rstd, false, dbeta.acc)
+	}
+	dx.commit()
+	dgamma.commit()
+	dbeta.commit()
+	x.free()
+	gamma.free()
+	dy.free()
+}
+
+// Softmax returns the softmax of scale·x along the last axis.
+func (t *Tape) Softmax(x *Tensor, scale float64) *Tensor {
+	y := t.result(x.shape...)
+	if t.wide() {
+		return t.record("Softmax", &softmax[float64]{x, y, scale}, y, x)
+	}
+	return t.record("Softmax", &softmax[float32]{x, y, float32(scale)}, y, x)
+}
+
+type softmax[T kernel.Float] struct {
+	x, y  *Tensor
+	scale T
+}
+
+func (o *softmax[T]) forward(t *Tape) {
+	x, y := read[T](t, o.x), write[T](t, o.y)
+	cols := o.x.Dim(-1)
+	kernel.Softmax(y.s, x.s, len(x.s)/cols, cols, o.scale)
+	y.commit()
+	x.free()
+}
+
+func (o *softmax[T]) backward(t *Tape) {
+	y, dy := read[T](t, o.y), readGrad[T](t, o.y)
+	cols := o.x.Dim(-1)
+	g := scratch[T](t, len(y.s))
+	kernel.SoftmaxBackward(g.s, y.s, dy.s, len(y.s)/cols, cols, o.scale)
+	add(t, o.x, g.s)
+	g.free()
+	y.free()
+	dy.free()
+}
