@@ -1,0 +1,159 @@
+package zero
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"strings"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/zero/comm"
+)
+
+// manifest is a text of everything that must be equal on all ranks, one fact a
+// line: configuration, rule, and each parameter with a hash of its initial
+// weights.
+func manifest(params []Param, cfg Config, rule Rule) string {
+	var b strings.Builder
+	z := cfg.ZeroOptimization
+	for _, f := range []struct {
+		key   string
+		value any
+	}{
+		{"gradient_accumulation_steps", cfg.GradientAccumulationSteps},
+		{"gradient_clipping", cfg.GradientClipping},
+		{"gradient_allreduce_op", cfg.GradientAllreduceOp},
+		{"check_grad_overflow", cfg.CheckGradOverflow},
+		{"max_consecutive_skips", cfg.MaxConsecutiveSkips},
+		{"zero_optimization.stage", z.Stage},
+		{"zero_optimization.reduce_bucket_size", z.ReduceBucketSize},
+		{"zero_optimization.allgather_bucket_size", z.AllgatherBucketSize},
+		{"zero_optimization.overlap_comm", z.OverlapComm},
+		{"zero_optimization.ignore_unused_parameters", z.IgnoreUnusedParameters},
+		{"zero_optimization.load_from_fp32_weights", z.LoadFromFP32Weights},
+		{"data types", cfg.Policy()},
+		{"fp16", fmt.Sprintf("%+v", cfg.FP16)},
+		{"optimizer", rule},
+		{"parameters", len(params)},
+	} {
+		fmt.Fprintf(&b, "%s = %v\n", f.key, f.value)
+	}
+	for i, p := range params {
+		frozen := ""
+		if p.Frozen {
+			frozen = ", frozen"
+		}
+		fmt.Fprintf(&b, "parameter %d: %q, shape %v%s, initial weights %016x\n", i, p.Name, p.Shape, frozen, hashWeights(p))
+	}
+	return b.String()
+}
+
+// hashWeights is FNV-1a over words of 32 bits.
+func hashWeights(p Param) uint64 {
+	h := uint64(14695981039346656037)
+	const prime = 1099511628211
+	for _, w := range p.Init {
+		h = (h ^ uint64(math.Float32bits(w))) * prime
+	}
+	if len(p.Init) == 0 {
+		for i := range p.Value.Len() {
+			h = (h ^ math.Float64bits(p.Value.At(i))) * prime
+		}
+	}
+	return h
+}
+
+// agree compares the ranks' manifests and returns their hash. When they differ it
+// returns, on every rank, an error with the first difference and both sides of it.
+func agree(ctx context.Context, c comm.Communicator, text string) (uint64, error) {
+	hash := fnv.New64a()
+	hash.Write([]byte(text))
+	sum := hash.Sum64()
+	const fields = 3 // the hash in two halves, the length
+	all := dtype.Make(dtype.F64, fields*c.Size())
+	bounds := make([]int, c.Size()+1)
+	for r := range bounds {
+		bounds[r] = fields * r
+	}
+	mine := all.Slice(bounds[c.Rank()], bounds[c.Rank()+1])
+	copy(mine.F64, []float64{float64(sum >> 32), float64(sum & math.MaxUint32), float64(len(text))})
+	err := comm.Do(ctx, c, &comm.Op{
+		Kind: comm.AllGather, Bounds: bounds, Send: mine, Recv: all,
+		Sig: comm.Signature{Name: "layout hash", Bucket: -1},
+	})
+	if err != nil {
+		return 0, err
+	}
+	lengths := make([]int, c.Size())
+	differ := false
+	for r := range lengths {
+		f := all.F64[bounds[r]:bounds[r+1]]
+		lengths[r] = int(f[2])
+		differ = differ || f[0] != all.F64[0] || f[1] != all.F64[1]
+	}
+	if !differ {
+		return sum, nil
+	}
+	texts, err := exchangeTexts(ctx, c, text, lengths)
+	if err != nil {
+		return 0, err
+	}
+	return 0, firstDifference(texts)
+}
+
+// exchangeTexts returns every rank's text. A byte travels as the bits of one
+// 16-bit element: an all-gather moves bits.
+func exchangeTexts(ctx context.Context, c comm.Communicator, text string, lengths []int) ([]string, error) {
+	bounds := make([]int, c.Size()+1)
+	for r, n := range lengths {
+		bounds[r+1] = bounds[r] + n
+	}
+	all := dtype.Make(dtype.BF16, bounds[c.Size()])
+	mine := all.Slice(bounds[c.Rank()], bounds[c.Rank()+1])
+	for i := range len(text) {
+		mine.U16[i] = uint16(text[i])
+	}
+	err := comm.Do(ctx, c, &comm.Op{
+		Kind: comm.AllGather, Bounds: bounds, Send: mine, Recv: all,
+		Sig: comm.Signature{Name: "layout", Bucket: -1},
+	})
+	if err != nil {
+		return nil, err
+	}
+	texts := make([]string, c.Size())
+	for r := range texts {
+		part := all.U16[bounds[r]:bounds[r+1]]
+		b := make([]byte, len(part))
+		for i, v := range part {
+			b[i] = byte(v)
+		}
+		texts[r] = string(b)
+	}
+	return texts, nil
+}
+
+// disagreement is what every rank finds when they are set up differently.
+type disagreement struct{ text string }
+
+func (d *disagreement) Error() string { return "the ranks are set up differently: " + d.text }
+
+// firstDifference compares every text with rank 0's, line by line.
+func firstDifference(texts []string) error {
+	first := strings.Split(texts[0], "\n")
+	bestLine, bestRank := len(first), 0
+	for r, text := range texts[1:] {
+		other := strings.Split(text, "\n")
+		for i := range min(len(first), len(other), bestLine) {
+			if first[i] != other[i] {
+				bestLine, bestRank = i, r+1
+				break
+			}
+		}
+	}
+	if bestRank == 0 {
+		return &disagreement{"their lists of parameters differ in length"}
+	}
+	other := strings.Split(texts[bestRank], "\n")
+	return &disagreement{fmt.Sprintf("rank 0 has %s; rank %d has %s", first[bestLine], bestRank, other[bestLine])}
+}

@@ -1,0 +1,109 @@
+package comm
+
+import (
+	"fmt"
+	"slices"
+)
+
+var kindNames = [...]string{
+	ReduceScatter: "reduce-scatter",
+	AllReduce:     "all-reduce",
+	AllGather:     "all-gather",
+	Barrier:       "barrier",
+}
+
+// String returns the collective's usual name, for instance "reduce-scatter".
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// RankError is the error of a rank that stopped, as every rank receives it: Rank
+// left, failed or was cancelled, for the reason in Err.
+type RankError struct {
+	Rank int
+	Err  error
+}
+
+// Error implements error.
+func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %v", e.Rank, e.Err) }
+
+// Unwrap returns the reason.
+func (e *RankError) Unwrap() error { return e.Err }
+
+// String names the collective in an error, for instance
+// `reduce-scatter "gradient bucket" of step 3, bucket 7`.
+func (op *Op) String() string {
+	s := fmt.Sprintf("%s %q", op.Kind, op.Sig.Name)
+	if op.Kind == Barrier && op.Sig.Name == "" {
+		s = op.Kind.String()
+	}
+	if op.Sig.Step != 0 {
+		s += fmt.Sprintf(" of step %d", op.Sig.Step)
+	}
+	if op.Sig.Bucket >= 0 && op.Kind != Barrier {
+		s += fmt.Sprintf(", bucket %d", op.Sig.Bucket)
+	}
+	return s
+}
+
+// Check returns an error when op is not well formed for rank of size ranks:
+// bounds that are no borders, or buffers that do not fit them.
+func (op *Op) Check(rank, size int) error {
+	send, recv := op.Send.Len(), op.Recv.Len()
+	switch op.Kind {
+	case Barrier:
+		return nil
+	case AllReduce:
+		if send != recv {
+			return fmt.Errorf("%s: sends %d elements and receives %d: want equal counts", op, send, recv)
+		}
+		return nil
+	case ReduceScatter, AllGather:
+	default:
+		return fmt.Errorf("%s: unknown collective", op)
+	}
+	b := op.Bounds
+	if len(b) != size+1 || b[0] != 0 || !slices.IsSorted(b) {
+		return fmt.Errorf("%s: bounds %v: want %d increasing offsets from 0", op, b, size+1)
+	}
+	whole, part := send, recv
+	if op.Kind == AllGather {
+		whole, part = recv, send
+		if op.Send.DType != op.Recv.DType {
+			return fmt.Errorf("%s: sends %s and receives %s: want one format", op, op.Send.DType, op.Recv.DType)
+		}
+	}
+	if own := b[rank+1] - b[rank]; whole != b[size] || part != own {
+		return fmt.Errorf("%s: buffers of %d elements in all and %d of this rank: bounds want %d and %d", op, whole, part, b[size], own)
+	}
+	return nil
+}
+
+// Differ compares the operations of two ranks. It returns the first difference in
+// words, "" when they are the same collective: same kind, signature, bounds,
+// counts and formats.
+func Differ(rankA int, a *Op, rankB int, b *Op) string {
+	sides := func(what string, x, y any) string {
+		return fmt.Sprintf("%s: rank %d has %v, rank %d has %v", what, rankA, x, rankB, y)
+	}
+	switch {
+	case a.Kind != b.Kind || a.Sig.Name != b.Sig.Name || a.Sig.Step != b.Sig.Step || a.Sig.Bucket != b.Sig.Bucket:
+		return sides("operation", a, b)
+	case a.Sig.Layout != b.Sig.Layout:
+		return sides("layout hash", fmt.Sprintf("%016x", a.Sig.Layout), fmt.Sprintf("%016x", b.Sig.Layout))
+	case a.Kind == Barrier:
+		return ""
+	case a.Send.DType != b.Send.DType:
+		return sides("sent format", a.Send.DType, b.Send.DType)
+	case a.Recv.DType != b.Recv.DType:
+		return sides("received format", a.Recv.DType, b.Recv.DType)
+	case a.Kind == AllReduce && a.Send.Len() != b.Send.Len():
+		return sides("element count", a.Send.Len(), b.Send.Len())
+	case a.Kind != AllReduce && !slices.Equal(a.Bounds, b.Bounds):
+		return sides("bounds", a.Bounds, b.Bounds)
+	}
+	return ""
+}

@@ -1,0 +1,98 @@
+package zero
+
+import (
+	"sync"
+
+	"github.com/zerogap/zerogap/dtype"
+)
+
+// Memory counts one rank's bytes by what they are for.
+type Memory struct {
+	Parameters   int64 // compute copies, trainable and frozen
+	Gradients    int64 // the whole local gradient, where a stage keeps it
+	Accumulators int64 // sums of micro-batch gradients
+	Master       int64 // fp32 weights
+	Moments      int64 // the rule's states
+	Buckets      int64 // gradient bucket buffers
+	Workspace    int64 // staging of gathered weights, block sums of the norm
+}
+
+// Total returns the sum of all kinds.
+func (m Memory) Total() int64 {
+	return m.Parameters + m.Gradients + m.Accumulators + m.Master + m.Moments + m.Buckets + m.Workspace
+}
+
+// kind is a field of Memory.
+type kind int
+
+const (
+	kindParameters kind = iota
+	kindGradients
+	kindAccumulators
+	kindMaster
+	kindMoments
+	kindBuckets
+	kindWorkspace
+	kinds
+)
+
+// Memory predicts what rank allocates when gradients become ready in bucket
+// order. rule may be nil for a prediction without moments; flat says that
+// parameter memory is the optimizer's own (Param.Value left empty).
+func (p *Plan) Memory(rank int, rule Rule, flat bool) Memory {
+	size := func(d dtype.DType, n int) int64 { return int64(n) * int64(d.Size()) }
+	sums := p.accumulates(rank).Len()
+	m := Memory{
+		Parameters:   size(p.policy.Param, p.Elements+p.frozen),
+		Accumulators: size(p.policy.Accum, sums),
+		Master:       size(p.policy.Master, sums),
+		Buckets:      size(p.policy.Wire, p.bucketBuffers()*p.BucketLen()),
+	}
+	sent := p.normSums(rank)
+	for r := range p.World {
+		sent += p.normSums(r)
+	}
+	m.Workspace = size(dtype.F64, sent) + size(p.policy.Param, p.stagingLen(flat))
+	if rule != nil {
+		m.Moments = size(dtype.F32, sums*len(rule.States()))
+	}
+	if p.keepsLocal() {
+		m.Gradients = size(p.policy.Wire, p.Elements)
+	}
+	return m
+}
+
+// ledger counts what one rank has allocated, now and at most.
+type ledger struct {
+	mu        sync.Mutex
+	now, peak [kinds]int64
+}
+
+// make allocates a zeroed buffer and counts it.
+func (l *ledger) make(k kind, d dtype.DType, n int) dtype.Buffer {
+	b := dtype.Make(d, n)
+	l.add(k, int64(b.Bytes()))
+	return b
+}
+
+// add counts bytes that came (or went, when negative).
+func (l *ledger) add(k kind, bytes int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now[k] += bytes
+	l.peak[k] = max(l.peak[k], l.now[k])
+}
+
+// report returns the live and the largest counts.
+func (l *ledger) report() (now, peak Memory) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return asMemory(l.now), asMemory(l.peak)
+}
+
+func asMemory(c [kinds]int64) Memory {
+	return Memory{
+		Parameters: c[kindParameters], Gradients: c[kindGradients], Accumulators: c[kindAccumulators],
+		Master: c[kindMaster], Moments: c[kindMoments], Buckets: c[kindBuckets], Workspace: c[kindWorkspace],
+	}
+}

@@ -1,0 +1,108 @@
+package zero
+
+import (
+	"context"
+	"math"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/zero/comm"
+)
+
+// normExtras is what a rank tells beside its block sums: the lowest element of
+// its own micro-batch gradients that is not finite, and the lowest of its
+// partition's sum; -1 for none.
+const normExtras = 2
+
+// norm measures the gradient. Every rank sums the squares of its partition by
+// blocks, all receive all block sums and add them in block order: the same bits
+// on every rank and at any world size. The same exchange carries what is not
+// finite, so that the ranks agree before anything is written.
+type norm struct {
+	plan   *Plan
+	rank   int
+	bounds []int
+	send   dtype.Buffer // block sums of the partition, then normExtras
+	recv   dtype.Buffer // the same of every rank
+}
+
+// measure is what a norm exchange tells; it is equal on all ranks.
+type measure struct {
+	norm    float64 // of the mean, unscaled gradient; Inf or NaN when that is not finite
+	element int     // lowest element known to be Inf or NaN, -1 when all are finite
+	rank    int     // the rank whose micro-batches had it first; -1 when only the sum does
+}
+
+func (m measure) finite() bool { return m.norm-m.norm == 0 }
+
+// normSums returns how many float64 rank sends in a norm exchange.
+func (p *Plan) normSums(rank int) int {
+	return ceilDiv(p.Owned(rank).Len(), p.NormBlock) + normExtras
+}
+
+func newNorm(plan *Plan, rank int, l *ledger) *norm {
+	n := &norm{plan: plan, rank: rank, bounds: make([]int, plan.World+1)}
+	for r := range plan.World {
+		n.bounds[r+1] = n.bounds[r] + plan.normSums(r)
+	}
+	n.send = l.make(kindWorkspace, dtype.F64, plan.normSums(rank))
+	n.recv = l.make(kindWorkspace, dtype.F64, n.bounds[plan.World])
+	return n
+}
+
+// measure runs the exchange. bad is the lowest element of this rank's own
+// gradients that is not finite, -1 when all are.
+func (n *norm) measure(ctx context.Context, c comm.Communicator, s *shard, g gradient, bad int, sig comm.Signature) (measure, error) {
+	sums := n.send.F64[:n.send.Len()-normExtras]
+	s.sumSquares(sums, n.plan.NormBlock, g)
+	extras := n.send.F64[len(sums):]
+	extras[0], extras[1] = float64(bad), -1
+	for b, v := range sums {
+		if v-v != 0 {
+			extras[1] = float64(s.firstNonFinite(b, n.plan.NormBlock, g))
+			break
+		}
+	}
+	sig.Name, sig.Bucket = "norm block sums", -1
+	err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: sig, Bounds: n.bounds, Send: n.send, Recv: n.recv})
+	if err != nil {
+		return measure{}, err
+	}
+	return n.total(), nil
+}
+
+// total adds the block sums in block order and finds the first bad element. The
+// ranks' own gradients come first: they tell whose micro-batch it was.
+func (n *norm) total() measure {
+	m := measure{element: -1, rank: -1}
+	var sum float64
+	summed := -1.0
+	for r := range n.plan.World {
+		part := n.recv.F64[n.bounds[r]:n.bounds[r+1]]
+		sums, extras := part[:len(part)-normExtras], part[len(part)-normExtras:]
+		for _, v := range sums {
+			sum += v
+		}
+		if e := int(extras[0]); e >= 0 && (m.element < 0 || e < m.element) {
+			m.element, m.rank = e, r
+		}
+		if summed < 0 {
+			summed = extras[1]
+		}
+	}
+	if m.element < 0 {
+		m.element = int(summed)
+	}
+	m.norm = math.Sqrt(sum)
+	return m
+}
+
+// clipCoefficient returns min(1, clip/(norm + 1e-6)), 1 when clip is 0.
+func clipCoefficient(clip, norm float64) float64 {
+	if clip == 0 {
+		return 1
+	}
+	if c := clip / (norm + 1e-6); !(c >= 1) {
+		return c
+	}
+	return 1
+}

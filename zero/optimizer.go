@@ -1,0 +1,288 @@
+// Package zero is a ZeRO optimizer (Rajbhandari et al., 2020; stages 0, 1 and 2)
+// in which no performance knob changes a bit of training. Stage, bucket sizes,
+// overlap, thread count, communication engine and, for the same number of
+// micro-batches per step, the world size give bit-identical weights, states and
+// norms. The order of arithmetic that makes it so:
+//
+//   - a micro-batch gradient is rounded once, to the wire format;
+//   - the owner of an element folds the contributions of micro-step 0 in rank
+//     order, then those of micro-step 1, and so on, onto its accumulator;
+//   - the division by the number of micro-batches and the loss scale is made once,
+//     after the fold, in float32 or wider;
+//   - the norm is summed in float64 over blocks that depend on the model alone;
+//   - the rule is elementwise on fp32 master weights, and the compute copy is
+//     their rounding.
+//
+// The package knows no model: call GradReady from any backward.
+package zero
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/zero/comm"
+)
+
+// Optimizer is one rank's part of the training. GradReady may be called from
+// several goroutines at once; the other methods belong to the goroutine that runs
+// the training loop. Ranks call EndBackward and Step in the same order.
+//
+// From the first GradReady of a step until Step or Drain returns, the optimizer
+// uses the communicator; the caller's own collectives belong outside of that.
+//
+// An error from a collective, from a context that ended, or from an agreement of
+// the ranks ends the training: every later call returns it. Errors in the use of
+// this API (a gradient given twice, Step before its time) change nothing.
+type Optimizer struct {
+	plan   *Plan
+	cfg    Config
+	params []Param
+	comm   comm.Communicator
+	rule   Rule
+	layout uint64
+	ledger *ledger
+
+	grads   *gradients
+	shard   *shard
+	norm    *norm
+	scaler  *scaler
+	weights *gatherer
+
+	micro   int // backwards of this step that are closed
+	tried   int
+	applied int
+	inARow  int // skipped steps since the last applied one
+	closed  bool
+}
+
+// StepResult is what Step did; it is the same on all ranks, bit for bit.
+type StepResult struct {
+	Step    int  // number of this step, counted from 1, skipped ones included
+	Applied bool // false: skipped whole, see Skip
+	// Norm is the L2 norm of the mean, unscaled gradient before clipping. It
+	// is Inf or NaN when the gradient is.
+	Norm            float64
+	ClipCoefficient float64 // what the gradient was multiplied by, at most 1
+	LossScale       float64 // of this step's gradients
+	NextLossScale   float64 // of the next step's
+	AppliedSteps    int     // so far, this one included
+	SkippedSteps    int     // so far, this one included
+	Skip            *Skip   // why the step was skipped, nil when it was applied
+}
+
+// New builds a rank's optimizer. It is collective: every rank calls it with equal
+// parameters, configuration and rule, and a difference is an error on every rank
+// that names the first one and both sides. An error of one rank alone aborts the
+// communicator, so that the others do not wait for it. New writes the initial
+// weights into the Values; the communicator stays the caller's to close, after
+// Close.
+func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule) (*Optimizer, error) {
+	o, err := build(ctx, params, cfg, c, rule)
+	if err != nil {
+		if !errors.As(err, new(*disagreement)) { // which all ranks have found
+			c.Abort(err)
+		}
+		return nil, err
+	}
+	return o, nil
+}
+
+func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule) (*Optimizer, error) {
+	plan, err := NewPlan(params, cfg, c.Size())
+	if err != nil {
+		return nil, err
+	}
+	if v, ok := rule.(interface{ Validate() error }); ok {
+		if err := v.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkParams(params, plan.policy.Param); err != nil {
+		return nil, err
+	}
+	layout, err := agree(ctx, c, manifest(params, cfg, rule))
+	if err != nil {
+		return nil, err
+	}
+	o := &Optimizer{
+		plan: plan, cfg: cfg, params: slices.Clone(params), comm: c, rule: rule,
+		layout: layout, ledger: new(ledger), scaler: newScaler(cfg.FP16),
+	}
+	flat := values(o.params, plan, o.ledger)
+	o.shard = newShard(o.params, plan, c.Rank(), rule, o.ledger)
+	o.norm = newNorm(plan, c.Rank(), o.ledger)
+	o.weights = newGatherer(plan, c.Rank(), o.params, flat, o.ledger)
+	for i := range o.params {
+		o.params[i].Init = nil
+	}
+	o.grads = newGradients(plan, c, o.shard, layout, o.ledger)
+	return o, nil
+}
+
+// GradReady takes the gradient of parameter i (its index in the list given to
+// New) of this micro-batch, complete, row-major, multiplied by LossScale. grad is
+// read before GradReady returns. It may block while a bucket buffer is on the
+// wire. Every parameter has at most one gradient per backward.
+func (o *Optimizer) GradReady(ctx context.Context, i int, grad []float32) error {
+	switch {
+	case o.closed:
+		return errClosed
+	case i < 0 || i >= len(o.params):
+		return fmt.Errorf("gradient of parameter %d: there are %d", i, len(o.params))
+	case o.params[i].Frozen:
+		return fmt.Errorf("parameter %q is frozen: it takes no gradient", o.params[i].Name)
+	case o.micro == o.cfg.GradientAccumulationSteps:
+		return o.tooMany()
+	}
+	if n, _ := o.params[i].Len(); len(grad) != n {
+		return fmt.Errorf("parameter %q: gradient of %d elements for shape %v, want %d", o.params[i].Name, len(grad), o.params[i].Shape, n)
+	}
+	return o.grads.put(ctx, i, grad)
+}
+
+// EndBackward closes a micro-step, after the last GradReady has returned.
+// Parameters without a gradient count as zero, or, when
+// ignore_unused_parameters is false, are an error on all ranks that names them.
+func (o *Optimizer) EndBackward(ctx context.Context) error {
+	if o.closed {
+		return errClosed
+	}
+	if o.micro == o.cfg.GradientAccumulationSteps {
+		return o.tooMany()
+	}
+	unused, err := o.grads.finish(ctx)
+	if err != nil {
+		return err
+	}
+	if err := o.grads.settle(ctx, unused); err != nil {
+		return err
+	}
+	o.micro++
+	return nil
+}
+
+// Step updates the weights at the accumulation boundary: exactly
+// gradient_accumulation_steps backwards must have been closed. A step with
+// non-finite gradients is skipped whole, on all ranks, unless
+// check_grad_overflow is false. After Step, applied or not, the accumulators are
+// zero.
+func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
+	if err := o.boundary(lr); err != nil {
+		return StepResult{}, err
+	}
+	if err := o.grads.drain(ctx); err != nil {
+		return StepResult{}, err
+	}
+	grad := gradient{divisor: o.divisor(), clip: 1}
+	m, err := o.norm.measure(ctx, o.comm, o.shard, grad, o.grads.bad, o.signature())
+	if err != nil {
+		return StepResult{}, o.grads.fail(err)
+	}
+	grad.clip = clipCoefficient(o.cfg.GradientClipping, m.norm)
+	apply := m.finite() || !o.cfg.CheckGradOverflow
+	if apply {
+		o.shard.update(o.rule, o.applied+1, lr, grad)
+		if err := o.weights.gather(ctx, o.comm, o.shard, o.signature()); err != nil {
+			return StepResult{}, o.grads.fail(err)
+		}
+	}
+	o.shard.clear()
+	return o.count(apply, m, grad.clip)
+}
+
+// boundary refuses a Step that is out of place.
+func (o *Optimizer) boundary(lr float64) error {
+	switch a := o.cfg.GradientAccumulationSteps; {
+	case o.closed:
+		return errClosed
+	case o.micro != a:
+		return fmt.Errorf("step after %d of %d backwards: gradient_accumulation_steps = %d", o.micro, a, a)
+	case !(lr >= 0) || math.IsInf(lr, 0):
+		return fmt.Errorf("learning rate %v: want a finite number of at least 0", lr)
+	}
+	return nil
+}
+
+// count ends a step: counters, loss scale, and the stop after too many skips.
+func (o *Optimizer) count(applied bool, m measure, clip float64) (StepResult, error) {
+	o.tried++
+	o.micro = 0
+	r := StepResult{Step: o.tried, Applied: applied, Norm: m.norm, ClipCoefficient: clip, LossScale: o.scaler.scale}
+	err := o.scaler.update(!applied)
+	r.NextLossScale = o.scaler.scale
+	if applied {
+		o.applied++
+		o.inARow = 0
+	} else {
+		o.inARow++
+		r.ClipCoefficient = 1
+		r.Skip = o.skip(m, r)
+	}
+	r.AppliedSteps, r.SkippedSteps = o.applied, o.tried-o.applied
+	if err == nil && o.inARow >= o.cfg.MaxConsecutiveSkips {
+		err = fmt.Errorf("%d steps in a row were skipped (max_consecutive_skips): gradients stay non-finite; lower the learning rate or look at the first bad parameter", o.inARow)
+	}
+	if err != nil {
+		err = fmt.Errorf("%v: %w", r.Skip, err)
+	}
+	o.grads.nextStep(o.tried+1, err)
+	return r, err
+}
+
+// divisor returns what sums are divided by: micro-batches of all ranks, for a
+// mean, times the loss scale that multiplied this step's losses.
+func (o *Optimizer) divisor() float64 {
+	if o.cfg.GradientAllreduceOp == OpSum {
+		return o.scaler.scale
+	}
+	return o.scaler.scale * float64(o.cfg.GradientAccumulationSteps*o.plan.World)
+}
+
+func (o *Optimizer) signature() comm.Signature {
+	return comm.Signature{Step: o.tried + 1, Layout: o.layout}
+}
+
+func (o *Optimizer) tooMany() error {
+	a := o.cfg.GradientAccumulationSteps
+	return fmt.Errorf("backward %d of a step with gradient_accumulation_steps = %d: call Step first", a+1, a)
+}
+
+// LossScale returns what to multiply the loss of the next backward by: 1 outside
+// fp16. It changes only in Step.
+func (o *Optimizer) LossScale() float64 { return o.scaler.scale }
+
+// Steps returns how many steps were tried, and how many of them were applied.
+func (o *Optimizer) Steps() (tried, applied int) { return o.tried, o.applied }
+
+// Value returns the compute copy of parameter i. Step rewrites it.
+func (o *Optimizer) Value(i int) dtype.Buffer { return o.params[i].Value }
+
+// Plan returns the layout.
+func (o *Optimizer) Plan() *Plan { return o.plan }
+
+// Policy returns the formats in use.
+func (o *Optimizer) Policy() Policy { return o.plan.policy }
+
+// Memory returns the bytes this rank holds now and the most it has held, by kind.
+func (o *Optimizer) Memory() (now, peak Memory) { return o.ledger.report() }
+
+// Drain waits until every gradient given so far is in the accumulators. Between
+// closed backwards the communicator is then free for the caller's own use.
+func (o *Optimizer) Drain(ctx context.Context) error { return o.grads.drain(ctx) }
+
+var errClosed = errors.New("the optimizer is closed")
+
+// Close ends the optimizer's goroutine. A reduction that is still running is
+// given up, which the other ranks see as an error. No other method may be
+// running; Value stays valid.
+func (o *Optimizer) Close() error {
+	if !o.closed {
+		o.closed = true
+		o.grads.close()
+	}
+	return nil
+}

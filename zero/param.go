@@ -1,0 +1,162 @@
+package zero
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"unsafe"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/internal/kernel"
+)
+
+// Param is one parameter of the model, in registration order.
+type Param struct {
+	Name  string
+	Shape []int
+	// Init holds the initial weights in fp32, row-major. New reads it and
+	// keeps no reference. A frozen parameter may have none; its Value is then
+	// left as it is.
+	Init []float32
+	// Value is the compute copy in Policy.Param's format: the caller's memory,
+	// written by New and by each Step. It may be empty for every parameter:
+	// New then makes them views of one flat buffer (Optimizer.Value), and
+	// gathered weights arrive in place.
+	Value dtype.Buffer
+	// Frozen parameters have no gradient and are in no layout.
+	Frozen bool
+}
+
+// Len returns the product of the shape, or an error that names the parameter.
+func (p Param) Len() (int, error) {
+	n := 1
+	for _, d := range p.Shape {
+		if d < 0 {
+			return 0, fmt.Errorf("parameter %q: shape %v has a negative dimension", p.Name, p.Shape)
+		}
+		if d > 0 && n > math.MaxInt/d {
+			return 0, fmt.Errorf("parameter %q: shape %v has too many elements", p.Name, p.Shape)
+		}
+		n *= d
+	}
+	return n, nil
+}
+
+// checkParams refuses what no layout can express: wrong lengths and formats, and
+// a parameter that was given twice.
+func checkParams(params []Param, want dtype.DType) error {
+	names := make(map[string]int, len(params))
+	var with, without []string // parameters with elements, by whether they bring a Value
+	for i, p := range params {
+		n, err := p.Len()
+		if err != nil {
+			return err
+		}
+		if j, twice := names[p.Name]; twice {
+			return fmt.Errorf("parameters %d and %d are both named %q: register a tied weight once, and give others names of their own", j, i, p.Name)
+		}
+		names[p.Name] = i
+		if len(p.Init) != n && !(p.Frozen && len(p.Init) == 0) {
+			return fmt.Errorf("parameter %q: %d initial weights for shape %v, want %d", p.Name, len(p.Init), p.Shape, n)
+		}
+		if p.Value.Len() == 0 {
+			if n > 0 {
+				without = append(without, p.Name)
+			}
+			continue
+		}
+		with = append(with, p.Name)
+		if p.Value.Len() != n {
+			return fmt.Errorf("parameter %q: Value has %d elements, shape %v wants %d", p.Name, p.Value.Len(), p.Shape, n)
+		}
+		if p.Value.DType != want {
+			return fmt.Errorf("parameter %q: Value is %s, the configuration makes parameters %s", p.Name, p.Value.DType, want)
+		}
+	}
+	if len(with) > 0 && len(without) > 0 {
+		return fmt.Errorf("parameter %q has a Value and %q has none: give one for every parameter, or for none", with[0], without[0])
+	}
+	return checkOverlap(params)
+}
+
+// checkOverlap refuses parameters whose Values share memory: a tied weight is
+// one parameter, with one state and one place in the norm.
+func checkOverlap(params []Param) error {
+	type memory struct {
+		param  int
+		lo, hi uintptr
+	}
+	var all []memory
+	for i, p := range params {
+		if at := address(p.Value); at != 0 {
+			all = append(all, memory{i, at, at + uintptr(p.Value.Bytes())})
+		}
+	}
+	sort.Slice(all, func(a, b int) bool {
+		if all[a].lo != all[b].lo {
+			return all[a].lo < all[b].lo
+		}
+		return all[a].param < all[b].param
+	})
+	for k := 1; k < len(all); k++ {
+		if all[k].lo < all[k-1].hi {
+			a, b := params[all[k-1].param].Name, params[all[k].param].Name
+			return fmt.Errorf("parameters %q and %q share memory: register a tied weight once", a, b)
+		}
+	}
+	return nil
+}
+
+// address returns where b's elements begin, 0 when it has none.
+func address(b dtype.Buffer) uintptr {
+	switch {
+	case b.Len() == 0:
+		return 0
+	case b.DType == dtype.F32:
+		return uintptr(unsafe.Pointer(unsafe.SliceData(b.F32)))
+	case b.DType == dtype.F64:
+		return uintptr(unsafe.Pointer(unsafe.SliceData(b.F64)))
+	}
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b.U16)))
+}
+
+// values completes the compute copies of params: where they brought no memory it
+// makes one flat buffer, trainable parameters first, in layout order. It returns
+// that buffer's trainable part (empty when the caller brought the memory) and
+// writes the rounded initial weights.
+func values(params []Param, plan *Plan, l *ledger) dtype.Buffer {
+	flat := dtype.Buffer{DType: plan.policy.Param}
+	total := plan.Elements + plan.frozen
+	if slices.ContainsFunc(params, func(p Param) bool { return p.Value.Len() > 0 }) {
+		l.add(kindParameters, int64(total)*int64(plan.policy.Param.Size()))
+	} else {
+		whole := l.make(kindParameters, plan.policy.Param, total)
+		flat = whole.Slice(0, plan.Elements)
+		carve(params, plan, whole)
+	}
+	for _, p := range params {
+		if len(p.Init) > 0 {
+			kernel.Round(p.Value, p.Init)
+		}
+	}
+	return flat
+}
+
+// carve makes the Values views of whole.
+func carve(params []Param, plan *Plan, whole dtype.Buffer) {
+	frozen := plan.Elements
+	for i := range params {
+		p := &params[i]
+		if s, ok := plan.span(i); ok {
+			p.Value = whole.Slice(s.Lo, s.Hi)
+			continue
+		}
+		n := 0
+		if p.Frozen {
+			n, _ = p.Len() // checked before
+		}
+		p.Value = whole.Slice(frozen, frozen+n)
+		frozen += n
+	}
+}
