@@ -1,0 +1,182 @@
+// Package engine joins a model written with package framework to the ZeRO
+// optimizer: it moves the parameters into one flat buffer of the compute
+// format, sends every gradient to the optimizer the moment it is complete, and
+// keeps the training state (step, learning rate, loss).
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/framework"
+	"github.com/zerogap/zerogap/zero"
+	"github.com/zerogap/zerogap/zero/comm"
+)
+
+// Model is anything with parameters, listed in registration order: the order
+// decides the optimizer's layout and must be the same on every rank.
+type Model interface {
+	Params() []*framework.Param
+}
+
+// Engine trains one rank's copy of a model. It is used from one goroutine; the
+// ranks of a training call the same methods in the same order.
+type Engine struct {
+	opt      *zero.Optimizer
+	comm     comm.Communicator
+	tape     *framework.Tape
+	policy   zero.Policy
+	schedule zero.Schedule
+	index    map[*framework.Param]int
+
+	ctx     context.Context // of the backward in progress, for the hook
+	accum   int
+	losses  []float64 // of this rank's micro-batches since the last step
+	sum     []float64 // of all ranks' micro-batches, as gathered
+	bounds  []int
+	applied int
+	steps   int
+}
+
+// New moves the model's parameters (fp32, as initialised) into a flat buffer of
+// the compute format and builds the optimizer on them. It is collective: every
+// rank calls it with an equal model and configuration, and a difference is an
+// error on every rank.
+func New(ctx context.Context, m Model, cfg zero.Config, schedule zero.Schedule, rule zero.Rule, c comm.Communicator) (*Engine, error) {
+	params := m.Params()
+	policy := cfg.Policy()
+	e := &Engine{
+		comm: c, policy: policy, schedule: schedule,
+		index: make(map[*framework.Param]int, len(params)),
+		accum: cfg.GradientAccumulationSteps,
+	}
+	zp := make([]zero.Param, len(params))
+	for i, p := range params {
+		if p.Value.DType() != dtype.F32 {
+			return nil, fmt.Errorf("parameter %s is stored as %s: the engine wants the initial weights in fp32", p.Name, p.Value.DType())
+		}
+		zp[i] = zero.Param{Name: p.Name, Shape: p.Shape(), Frozen: p.Frozen, Init: p.Value.Data().F32}
+		e.index[p] = i
+	}
+	var err error
+	if e.opt, err = zero.New(ctx, zp, cfg, c, rule); err != nil {
+		return nil, err
+	}
+	for i, p := range params { // the fp32 initial weights are garbage from here on
+		p.Rebind(e.opt.Value(i))
+	}
+	e.tape = framework.NewTape(framework.WithCompute(policy.Compute), framework.WithGradHook(e.gradient))
+	e.sum = make([]float64, e.accum*c.Size())
+	e.losses = make([]float64, 0, e.accum)
+	for r := 0; r <= c.Size(); r++ {
+		e.bounds = append(e.bounds, r*e.accum)
+	}
+	return e, nil
+}
+
+// Tape is where the model's forward passes are recorded.
+func (e *Engine) Tape() *framework.Tape { return e.tape }
+
+// Optimizer gives access to the plan and the memory counts.
+func (e *Engine) Optimizer() *zero.Optimizer { return e.opt }
+
+// DataTypes returns the formats that really run.
+func (e *Engine) DataTypes() zero.Policy { return e.policy }
+
+// LR returns the learning rate that the next step will use. The schedule
+// counts applied steps: a skipped step does not move it.
+func (e *Engine) LR() float64 { return e.schedule.LR(e.applied) }
+
+// IsGradientAccumulationBoundary reports whether the next Backward is the last
+// before Step.
+func (e *Engine) IsGradientAccumulationBoundary() bool { return len(e.losses) == e.accum-1 }
+
+func (e *Engine) gradient(p *framework.Param, g dtype.Buffer) error {
+	i, ok := e.index[p]
+	if !ok {
+		return errors.New("the parameter does not belong to the engine's model")
+	}
+	return e.opt.GradReady(e.ctx, i, g.F32)
+}
+
+// Backward runs one micro-batch backward from its mean loss. Gradients flow to
+// the optimizer while the pass is running; with overlap_comm their reduction
+// does too.
+func (e *Engine) Backward(ctx context.Context, loss *framework.Tensor) error {
+	if len(e.losses) == e.accum {
+		return fmt.Errorf("backward number %d of a step with gradient_accumulation_steps = %d: call Step first", e.accum+1, e.accum)
+	}
+	value := loss.Item()
+	e.ctx = ctx
+	defer func() { e.ctx = nil }()
+	if err := e.tape.Backward(loss, e.opt.LossScale()); err != nil {
+		return err
+	}
+	if err := e.opt.EndBackward(ctx); err != nil {
+		return err
+	}
+	e.losses = append(e.losses, value)
+	return nil
+}
+
+// Result is what one optimizer step did.
+type Result struct {
+	zero.StepResult
+	Loss float64 // mean over the micro-batches of all ranks, unscaled
+	LR   float64 // learning rate of this step
+}
+
+// Step applies the optimizer at the accumulation boundary. Every rank gets the
+// same result, bit for bit. A step with non-finite gradients is skipped whole
+// and says so in Applied.
+func (e *Engine) Step(ctx context.Context) (Result, error) {
+	if len(e.losses) != e.accum {
+		return Result{}, fmt.Errorf("step after %d of %d backward passes (gradient_accumulation_steps)", len(e.losses), e.accum)
+	}
+	// One collective at a time: the reductions of this step first.
+	if err := e.opt.Drain(ctx); err != nil {
+		return Result{}, err
+	}
+	loss, err := e.meanLoss(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	lr := e.LR()
+	r, err := e.opt.Step(ctx, lr)
+	if err != nil {
+		return Result{}, err
+	}
+	e.losses = e.losses[:0]
+	e.steps++
+	if r.Applied {
+		e.applied++
+	}
+	return Result{StepResult: r, Loss: loss, LR: lr}, nil
+}
+
+// meanLoss averages the losses of all micro-batches in order of their global
+// number g = m·W + r, so the mean has the same bits at any world size.
+func (e *Engine) meanLoss(ctx context.Context) (float64, error) {
+	op := &comm.Op{
+		Kind: comm.AllGather, Bounds: e.bounds,
+		Sig:  comm.Signature{Name: "losses", Step: e.steps + 1, Bucket: -1},
+		Send: dtype.Buffer{DType: dtype.F64, F64: e.losses},
+		Recv: dtype.Buffer{DType: dtype.F64, F64: e.sum},
+	}
+	if err := comm.Do(ctx, e.comm, op); err != nil {
+		return 0, err
+	}
+	var sum float64
+	for m := 0; m < e.accum; m++ {
+		for r := 0; r < e.comm.Size(); r++ {
+			sum += e.sum[r*e.accum+m]
+		}
+	}
+	return sum / float64(len(e.sum)), nil
+}
+
+// Close stops the optimizer's goroutines. The communicator stays open: it is
+// the caller's.
+func (e *Engine) Close() error { return e.opt.Close() }
