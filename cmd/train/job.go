@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/zerogap/zerogap/data"
+	"github.com/zerogap/zerogap/internal/config"
+	"github.com/zerogap/zerogap/internal/monitor"
+	"github.com/zerogap/zerogap/internal/progress"
+	"github.com/zerogap/zerogap/zero"
+	"github.com/zerogap/zerogap/zero/comm"
+	"github.com/zerogap/zerogap/zero/comm/local"
+)
+
+// job is one training: everything that is known before the first rank starts.
+type job struct {
+	cfg       *config.Config
+	plan      *zero.Plan
+	tensors   int // trainable parameters
+	diffusion *diffusion
+	train     data.Dataset
+	heldOut   data.Dataset
+	out       string
+
+	stdout io.Writer
+	quiet  bool
+	stop   atomic.Bool // the user wants the run to end after this step
+
+	// rank 0's
+	monitor  *monitor.CSV
+	progress *progress.Line
+	curves   curves
+}
+
+// prepare reads and checks everything that can be wrong before work starts, and
+// creates the output folder last.
+func prepare(o options, stdout, stderr io.Writer) (*job, error) {
+	cfg, err := config.Load(o.config, o.sets, checks()...)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	for _, w := range cfg.Warnings {
+		fmt.Fprintf(stderr, "train: warning: %s\n", w)
+	}
+	j := &job{cfg: cfg, stdout: stdout, quiet: o.quiet}
+	if j.quiet {
+		j.stdout = io.Discard
+	}
+	if j.plan, j.tensors, err = plan(cfg); err != nil {
+		return nil, usageError{err}
+	}
+	if j.diffusion, err = newDiffusion(cfg); err != nil {
+		return nil, usageError{err}
+	}
+	if j.train, j.heldOut, err = openData(cfg); err != nil {
+		return nil, usageError{err}
+	}
+	if err := checkMonitor(cfg); err != nil {
+		return nil, usageError{err}
+	}
+	if j.out, err = makeOut(cfg, o.out != ""); err != nil {
+		return nil, usageError{err}
+	}
+	return j, nil
+}
+
+// openData opens the data set and checks that it fits the model and the batch.
+func openData(c *config.Config) (train, heldOut data.Dataset, err error) {
+	train, heldOut, err = data.Open(data.Options{
+		Kind: c.Data.Kind, Path: c.Data.Path, ImageSize: c.Data.ImageSize,
+		Channels: c.Data.Channels, TrainSamples: c.Data.TrainSamples,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := newLoader(c, train); err != nil {
+		return nil, nil, err
+	}
+	if channels, _, _ := train.Shape(); channels != c.Model.InChannels {
+		return nil, nil, fmt.Errorf("model.in_channels = %d, but the pictures have %d channels: set model.in_channels or data.channels", c.Model.InChannels, channels)
+	}
+	return train, heldOut, nil
+}
+
+func newLoader(c *config.Config, ds data.Dataset) (*data.Loader, error) {
+	return data.NewLoader(ds, data.LoaderOptions{
+		Seed: c.Run.Seed, TrainBatch: c.TrainBatchSize, MicroBatch: c.TrainMicroBatchSizePerGPU,
+		Flip: c.Data.Flip, DropLast: c.Data.DropLast,
+	})
+}
+
+// makeOut creates the output folder with the effective configuration in it. A
+// folder that holds an earlier run is never written to: one that the user named
+// is refused, the configuration's default gets a number.
+func makeOut(c *config.Config, named bool) (string, error) {
+	dir := c.Run.Out
+	for n := 2; ; n++ {
+		entries, err := os.ReadDir(dir)
+		if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
+			break
+		}
+		if err != nil {
+			return "", fmt.Errorf("output folder: %w; choose another with -out", err)
+		}
+		if named {
+			return "", fmt.Errorf("output folder %s is not empty: choose another with -out, or remove it", dir)
+		}
+		dir = fmt.Sprintf("%s-%d", c.Run.Out, n)
+	}
+	c.Run.Out = dir
+	if err := os.MkdirAll(filepath.Join(dir, "samples"), 0o777); err != nil {
+		return "", fmt.Errorf("output folder: %w; choose another with -out", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.toml"), c.TOML(), 0o666); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// run starts the ranks and returns when all have ended.
+func (j *job) run(ctx context.Context) (err error) {
+	if err := j.openReports(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, j.closeReports()) }()
+	j.header()
+
+	ranks := local.New(j.cfg.Comm.World, local.WithTimeout(time.Duration(j.cfg.Comm.TimeoutMS)*time.Millisecond))
+	failures := make([]error, len(ranks))
+	var wg sync.WaitGroup
+	for r, c := range ranks {
+		wg.Go(func() { failures[r] = j.rank(ctx, c) })
+	}
+	wg.Wait()
+	return rootCause(ctx, failures)
+}
+
+// rank runs one rank to its end. Whatever ends it early reaches the others
+// through the communicator, so that none waits for it.
+func (j *job) rank(ctx context.Context, c comm.Communicator) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		if err != nil {
+			c.Abort(err)
+		}
+		err = errors.Join(err, c.Close())
+	}()
+	t, err := newTrainer(ctx, j, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.engine.Close()) }()
+	return t.train(ctx)
+}
+
+// rootCause picks the error to show: that of the rank where it began, with its
+// number, not those of the ranks that were told.
+func rootCause(ctx context.Context, failures []error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	var news error
+	for r, err := range failures {
+		var peer *comm.RankError
+		switch {
+		case err == nil:
+		case !errors.As(err, &peer):
+			return fmt.Errorf("rank %d: %w", r, err)
+		case news == nil:
+			news = err
+		}
+	}
+	return news
+}

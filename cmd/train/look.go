@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/framework"
+	"github.com/zerogap/zerogap/internal/picture"
+	"github.com/zerogap/zerogap/unet"
+)
+
+// How many pictures a rank puts through the network at once when it evaluates
+// or samples. Fixed, so that the results do not depend on the number of ranks.
+const (
+	evalBatch   = 32
+	sampleBatch = 16
+)
+
+// look measures the held-out loss and draws pictures when it is time. All ranks
+// share the work.
+func (t *trainer) look(ctx context.Context, step int, end bool) error {
+	due := func(every int) bool { return end || every > 0 && step%every == 0 }
+	if n := t.cfg.Run.EvalSamples; n > 0 && due(t.cfg.Run.EvalEvery) {
+		loss, err := t.heldOutLoss(ctx, n)
+		if err != nil {
+			return err
+		}
+		if err := t.reportHeldOut(step, loss); err != nil {
+			return err
+		}
+	}
+	if n := t.cfg.Run.SampleCount; n > 0 && due(t.cfg.Run.SampleEvery) {
+		return t.draw(ctx, step, n)
+	}
+	return nil
+}
+
+// heldOutLoss is the network's MSE on the first n held-out pictures. Picture i
+// always has the same noise and the timestep (i+½)·T/n, rounded down: spread
+// evenly over the schedule.
+func (t *trainer) heldOutLoss(ctx context.Context, n int) (float64, error) {
+	n = min(n, t.heldOut.Len())
+	batches := (n + evalBatch - 1) / evalBatch
+	bounds := evenly(batches, t.comm.Size())
+	lo, hi := bounds[t.comm.Rank()], bounds[t.comm.Rank()+1]
+	sums := make([]float64, batches)
+	for b := lo; b < hi; b++ {
+		if err := ctx.Err(); err != nil {
+			return 0, context.Cause(ctx)
+		}
+		var err error
+		if sums[b], err = t.heldOutBatch(b*evalBatch, min(n, (b+1)*evalBatch), n); err != nil {
+			return 0, err
+		}
+	}
+	all := dtype.Buffer{DType: dtype.F64, F64: sums}
+	if err := t.gather(ctx, "held-out losses", bounds, all.Slice(lo, hi), all); err != nil {
+		return 0, err
+	}
+	var sum float64
+	for _, s := range sums {
+		sum += s
+	}
+	return sum / float64(n), nil
+}
+
+// heldOutBatch returns the sum of the losses of held-out pictures [lo, hi) of n.
+func (t *trainer) heldOutBatch(lo, hi, n int) (float64, error) {
+	c, h, w := t.heldOut.Shape()
+	b, size := hi-lo, c*h*w
+	x0, noise := make([]float32, b*size), make([]float32, b*size)
+	noisy, target := make([]float32, b*size), make([]float32, b*size)
+	timesteps := make([]int, b)
+	for i := range b {
+		at, to := i*size, (i+1)*size
+		if _, err := t.heldOut.Load(lo+i, x0[at:to]); err != nil {
+			return 0, err
+		}
+		ts := (2*(lo+i) + 1) * t.diffusion.Len() / (2 * n)
+		timesteps[i] = ts
+		framework.NewStream(0, 0, lo+i, "held-out noise").FillNorm(noise[at:to])
+		t.diffusion.AddNoise(noisy[at:to], x0[at:to], noise[at:to], ts)
+		t.diffusion.Target(target[at:to], t.diffusion.predict, x0[at:to], noise[at:to], ts)
+	}
+	var sum float64
+	tape, shape := t.engine.Tape(), []int{b, c, h, w}
+	tape.SetSample(framework.Sample{})
+	err := tape.NoGrad(func() error {
+		pred, err := t.model.Forward(tape, tape.Input(shape, noisy), timesteps)
+		if err != nil {
+			return err
+		}
+		sum = float64(b) * tape.MSELoss(pred, tape.Constant(shape, target)).Item()
+		return nil
+	})
+	return sum, err
+}
+
+// draw generates n pictures, each rank its share, and rank 0 writes the grid.
+// Picture i starts from the same noise at every step and world size.
+func (t *trainer) draw(ctx context.Context, step, n int) error {
+	c, h, w := t.job.train.Shape()
+	size := c * h * w
+	batches := (n + sampleBatch - 1) / sampleBatch
+	bounds := evenly(batches, t.comm.Size())
+	for r, b := range bounds {
+		bounds[r] = min(n, b*sampleBatch) * size
+	}
+	all := make([]float32, n*size)
+	lo, hi := bounds[t.comm.Rank()]/size, bounds[t.comm.Rank()+1]/size
+	for first := lo; first < hi; first += sampleBatch {
+		count := min(sampleBatch, hi-first)
+		x, err := t.diffusion.sampler.Sample(ctx, t.denoiser([]int{count, c, h, w}), unet.StreamNoise(t.cfg.Run.Seed), first, count, size)
+		if err != nil {
+			return err
+		}
+		copy(all[first*size:], x)
+	}
+	pictures := dtype.OfFloat32(all)
+	if err := t.gather(ctx, "pictures", bounds, pictures.Slice(lo*size, hi*size), pictures); err != nil {
+		return err
+	}
+	if t.comm.Rank() != 0 {
+		return nil
+	}
+	path := filepath.Join(t.out, "samples", fmt.Sprintf("step-%06d.png", step))
+	return picture.Grid(path, all, n, c, h, w, columns(n))
+}
+
+// denoiser is the network as the sampler sees it.
+func (t *trainer) denoiser(shape []int) unet.Denoiser {
+	tape, timesteps := t.engine.Tape(), make([]int, shape[0])
+	tape.SetSample(framework.Sample{})
+	return func(x []float32, ts int) (out []float32, err error) {
+		for i := range timesteps {
+			timesteps[i] = ts
+		}
+		err = tape.NoGrad(func() error {
+			pred, err := t.model.Forward(tape, tape.Input(shape, x), timesteps)
+			if err == nil {
+				out = pred.Float32s()
+			}
+			return err
+		})
+		return out, err
+	}
+}
+
+// columns makes the grid nearly square, wider than high.
+func columns(n int) int {
+	c := 1
+	for c*c < n {
+		c++
+	}
+	return c
+}

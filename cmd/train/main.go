@@ -1,0 +1,172 @@
+// Command train trains a diffusion UNet with the ZeRO optimizer.
+//
+//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet]
+//
+// It prints what will run, trains all ranks in this process, and leaves in the
+// output folder the effective configuration, CSV curves, a plot of the loss and
+// grids of generated pictures. Ctrl-C stops at the end of the running step and
+// still writes the final pictures; a second Ctrl-C stops at once.
+//
+// Exit codes: 0 done or stopped by the user, 1 the run failed, 2 the command
+// line or the configuration is wrong.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/pprof"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// options are the command line, parsed.
+type options struct {
+	config  string
+	sets    repeated
+	steps   int
+	out     string
+	world   int
+	quiet   bool
+	profile string
+}
+
+// repeated is a flag that may be given more than once.
+type repeated []string
+
+func (r *repeated) String() string { return strings.Join(*r, " ") }
+
+func (r *repeated) Set(s string) error {
+	*r = append(*r, s)
+	return nil
+}
+
+// usageError marks what is wrong with the command line or the configuration.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	if err == nil {
+		err = train(o, stdout, stderr)
+	}
+	var usage usageError
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	}
+	for _, line := range strings.Split(err.Error(), "\n") {
+		fmt.Fprintf(stderr, "train: %s\n", line)
+	}
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("train", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // errors are printed once, by run
+	f.StringVar(&o.config, "config", "", "configuration `file`: .toml, .yaml or .json")
+	f.Var(&o.sets, "set", "`key=value` overrides a configuration key, such as zero_optimization.reduce_bucket_size=1000; may be repeated")
+	f.IntVar(&o.steps, "steps", 0, "number of optimizer steps, instead of run.steps")
+	f.StringVar(&o.out, "out", "", "output `folder`, instead of run.out")
+	f.IntVar(&o.world, "world", 0, "number of ranks, instead of comm.world")
+	f.BoolVar(&o.quiet, "quiet", false, "print only warnings and errors")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to `file`, for go tool pprof")
+	err := f.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		f.SetOutput(stderr)
+		f.Usage()
+		return o, err
+	case err != nil:
+		return o, usageError{fmt.Errorf("%w (train -help lists the flags)", err)}
+	case f.NArg() > 0:
+		return o, usageError{fmt.Errorf("unexpected argument %q: options begin with a dash, such as -config configs/zero2.toml", f.Arg(0))}
+	case o.config == "":
+		return o, usageError{errors.New("no configuration: give one with -config, for example -config configs/zero2.toml")}
+	}
+	// Named flags win over -set: they come last.
+	f.Visit(func(fl *flag.Flag) {
+		switch fl.Name {
+		case "steps":
+			o.sets = append(o.sets, fmt.Sprintf("run.steps=%d", o.steps))
+		case "out":
+			o.sets = append(o.sets, fmt.Sprintf("run.out=%q", o.out))
+		case "world":
+			o.sets = append(o.sets, fmt.Sprintf("comm.world=%d", o.world))
+		}
+	})
+	return o, nil
+}
+
+// train runs the job with signals and the profile around it.
+func train(o options, stdout, stderr io.Writer) (err error) {
+	j, err := prepare(o, stdout, stderr)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	defer onInterrupt(&j.stop, cancel, stderr)()
+	if o.profile != "" {
+		f, err := os.Create(o.profile)
+		if err != nil {
+			return usageError{fmt.Errorf("-cpuprofile: %w", err)}
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return errors.Join(err, f.Close())
+		}
+		defer func() {
+			pprof.StopCPUProfile()
+			err = errors.Join(err, f.Close())
+		}()
+	}
+	return j.run(ctx)
+}
+
+// onInterrupt makes the first Ctrl-C or SIGTERM ask for a stop at the end of
+// the running step and the second end the run at once. The returned function
+// ends the watch.
+func onInterrupt(stop *atomic.Bool, cancel context.CancelCauseFunc, stderr io.Writer) func() {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case <-signals:
+				if stop.Swap(true) {
+					cancel(errors.New("interrupted"))
+					return
+				}
+				fmt.Fprintln(stderr, "\ntrain: stopping at the end of this step; once more stops at once")
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(done)
+		<-ended
+	}
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/zerogap/zerogap/internal/config"
+	"github.com/zerogap/zerogap/internal/monitor"
+	"github.com/zerogap/zerogap/internal/picture"
+	"github.com/zerogap/zerogap/internal/progress"
+	"github.com/zerogap/zerogap/zero/engine"
+)
+
+// Series of the monitor beyond DeepSpeed's own.
+const (
+	gradNorm      = "Train/Samples/grad_norm"
+	samplesPerSec = "Train/Samples/samples_per_sec"
+	skippedSteps  = "Train/Samples/skipped_steps"
+	heldOutLoss   = "Eval/Samples/held_out_loss"
+)
+
+// curves is what the plot at the end shows.
+type curves struct {
+	steps, loss, heldOutSteps, heldOut []float64
+}
+
+// checkMonitor refuses a folder that holds the curves of an earlier run: two
+// runs in one file are one curve to whoever reads it.
+func checkMonitor(c *config.Config) error {
+	m := c.CSVMonitor
+	if !m.Enabled || m.OutputPath == "" {
+		return nil
+	}
+	old, err := filepath.Glob(filepath.Join(m.OutputPath, m.JobName, "*.csv"))
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	return fmt.Errorf("csv_monitor.output_path, csv_monitor.job_name: %s holds the curves of an earlier run: choose another job_name, or remove them", filepath.Dir(old[0]))
+}
+
+// openReports opens what rank 0 writes to, so that what cannot be written is
+// known before the first step.
+func (j *job) openReports() error {
+	if m := j.cfg.CSVMonitor; m.Enabled {
+		path := m.OutputPath
+		if path == "" {
+			path = filepath.Join(j.out, "csv")
+		}
+		var err error
+		if j.monitor, err = monitor.Open(monitor.Options{Path: path, JobName: m.JobName}); err != nil {
+			return err
+		}
+	}
+	j.progress = progress.New(progress.Options{
+		Out: j.stdout, Total: j.cfg.Run.Steps, Every: max(1, j.cfg.StepsPerPrint),
+		Quiet: j.quiet || j.cfg.StepsPerPrint == 0,
+	})
+	return nil
+}
+
+func (j *job) closeReports() error {
+	err := j.progress.Close()
+	if j.monitor != nil {
+		err = errors.Join(err, j.monitor.Close())
+	}
+	return err
+}
+
+// report shows and records a step, on rank 0.
+func (t *trainer) report(step int, r engine.Result, took time.Duration) error {
+	if t.comm.Rank() != 0 {
+		return nil
+	}
+	if r.Skip != nil {
+		if err := t.progress.Warnf("%v", r.Skip); err != nil {
+			return err
+		}
+	}
+	t.curves.steps = append(t.curves.steps, float64(step))
+	t.curves.loss = append(t.curves.loss, r.Loss)
+	err := t.progress.Step(progress.Status{
+		Step: step, Samples: t.cfg.TrainBatchSize, Loss: r.Loss, Norm: r.Norm, LR: r.LR, Skipped: !r.Applied,
+	})
+	if err != nil {
+		return err
+	}
+	return t.record(step,
+		monitor.Event{Name: monitor.TrainLoss, Value: r.Loss},
+		monitor.Event{Name: monitor.LR, Value: r.LR},
+		monitor.Event{Name: monitor.LossScale, Value: r.LossScale},
+		monitor.Event{Name: gradNorm, Value: r.Norm},
+		monitor.Event{Name: samplesPerSec, Value: float64(t.cfg.TrainBatchSize) / took.Seconds()},
+		monitor.Event{Name: skippedSteps, Value: float64(r.SkippedSteps)},
+	)
+}
+
+func (t *trainer) reportHeldOut(step int, loss float64) error {
+	if t.comm.Rank() != 0 {
+		return nil
+	}
+	t.curves.heldOutSteps = append(t.curves.heldOutSteps, float64(step))
+	t.curves.heldOut = append(t.curves.heldOut, loss)
+	if err := t.progress.Printf("step %d: held-out loss %.4f", step, loss); err != nil {
+		return err
+	}
+	return t.record(step, monitor.Event{Name: heldOutLoss, Value: loss})
+}
+
+func (t *trainer) record(step int, events ...monitor.Event) error {
+	if t.monitor == nil {
+		return nil
+	}
+	return t.monitor.Write(step*t.cfg.TrainBatchSize, events...)
+}
+
+// finish draws the curves and says what came of the run, on rank 0.
+func (t *trainer) finish(steps int, took time.Duration) error {
+	if t.comm.Rank() != 0 {
+		return nil
+	}
+	// The compute copy, as it was trained: what the pictures were drawn with.
+	if err := t.model.SaveDiffusers(filepath.Join(t.out, "unet"), nil); err != nil {
+		return err
+	}
+	plot := filepath.Join(t.out, "loss.png")
+	err := picture.LossPlot(plot, fmt.Sprintf("%s, ZeRO stage %d, %d ranks", t.cfg.Data.Kind, t.cfg.ZeroOptimization.Stage, t.cfg.Comm.World),
+		picture.Curve{Name: "training", X: t.curves.steps, Y: t.curves.loss},
+		picture.Curve{Name: "held out", X: t.curves.heldOutSteps, Y: t.curves.heldOut, Points: true})
+	if err != nil {
+		return err
+	}
+	if err := t.progress.Close(); err != nil {
+		return err
+	}
+	say := func(format string, args ...any) {
+		if err == nil {
+			_, err = fmt.Fprintf(t.stdout, format+"\n", args...)
+		}
+	}
+	say("")
+	if steps < t.cfg.Run.Steps {
+		say("stopped      after step %d of %d, as asked", steps, t.cfg.Run.Steps)
+	}
+	say("trained      %d steps in %v", steps, took.Round(time.Second))
+	if n := len(t.curves.heldOut); n > 0 {
+		say("held-out     loss %.4f", t.curves.heldOut[n-1])
+	}
+	now, _ := t.engine.Optimizer().Memory()
+	say("memory       %s", memoryLine("measured on rank 0:", now))
+	say("activations  %s at most on rank 0", mib(t.activations))
+	say("output       %s", t.describeOutput())
+	return err
+}
+
+// describeOutput lists what the folder holds.
+func (j *job) describeOutput() string {
+	parts := filepath.Join(j.out, "config.toml") + ", loss.png, unet (diffusers' format)"
+	if j.monitor != nil {
+		parts += ", csv"
+	}
+	if grids, _ := os.ReadDir(filepath.Join(j.out, "samples")); len(grids) > 0 {
+		parts += ", samples/" + grids[len(grids)-1].Name()
+	}
+	return parts
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/zerogap/zerogap/data"
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/framework"
+	"github.com/zerogap/zerogap/unet"
+	"github.com/zerogap/zerogap/zero/comm"
+	"github.com/zerogap/zerogap/zero/engine"
+)
+
+// trainer is one rank of a training.
+type trainer struct {
+	*job
+	comm   comm.Communicator
+	model  *unet.UNet2DModel
+	engine *engine.Engine
+	loader *data.Loader
+
+	batch     data.Batch
+	timesteps []int
+	noise     []float32 // ε of the micro-batch, [B,C,H,W]
+	noisy     []float32 // x_t
+	target    []float32 // what the network should predict
+	votes     []float64 // scratch of agreeToStop
+
+	activations int64 // the most bytes of activations, their gradients and scratch in a step
+}
+
+func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, error) {
+	t := &trainer{job: j, comm: c, votes: make([]float64, c.Size()+1)}
+	var err error
+	if t.model, err = newModel(j.cfg); err != nil {
+		return nil, err
+	}
+	if t.loader, err = newLoader(j.cfg, j.train); err != nil {
+		return nil, err
+	}
+	if t.engine, err = engine.New(ctx, t.model, zeroConfig(j.cfg), schedule(j.cfg), rule(j.cfg), c); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// train is the loop: forward, backward while gradients are being reduced, step.
+func (t *trainer) train(ctx context.Context) error {
+	last, start := t.cfg.Run.Steps, time.Now()
+	for step := 1; step <= last; step++ {
+		began := time.Now()
+		t.engine.Tape().ResetPeak()
+		for micro := range t.cfg.GradientAccumulationSteps {
+			loss, err := t.forward(step, micro)
+			if err != nil {
+				return err
+			}
+			if err := t.engine.Backward(ctx, loss); err != nil {
+				return err
+			}
+		}
+		t.activations = max(t.activations, t.engine.Tape().Memory().Peak)
+		result, err := t.engine.Step(ctx)
+		if err != nil {
+			return err
+		}
+		if err := t.report(step, result, time.Since(began)); err != nil {
+			return err
+		}
+		stop, err := t.agreeToStop(ctx)
+		if err != nil {
+			return err
+		}
+		if stop {
+			last = step
+		}
+		if err := t.look(ctx, step, step == last); err != nil {
+			return err
+		}
+	}
+	return t.finish(last, time.Since(start))
+}
+
+// forward computes the loss of micro-batch micro of this rank. Everything
+// random is keyed by the position of a sample in the training, so the loss does
+// not depend on which rank computes it.
+func (t *trainer) forward(step, micro int) (*framework.Tensor, error) {
+	g := micro*t.comm.Size() + t.comm.Rank()
+	if err := t.loader.Batch(&t.batch, step-1, g); err != nil {
+		return nil, err
+	}
+	t.diffuse(step)
+	tape := t.engine.Tape()
+	tape.SetSample(framework.Sample{Seed: t.cfg.Run.Seed, Step: step, Samples: t.batch.Positions, Train: true})
+	c, h, w := t.job.train.Shape()
+	shape := []int{len(t.batch.Positions), c, h, w}
+	pred, err := t.model.Forward(tape, tape.Input(shape, t.noisy), t.timesteps)
+	if err != nil {
+		return nil, err
+	}
+	return tape.MSELoss(pred, tape.Constant(shape, t.target)), nil
+}
+
+// diffuse draws a timestep and noise for every picture of the batch and fills
+// the network's input and target.
+func (t *trainer) diffuse(step int) {
+	b, n := len(t.batch.Positions), len(t.batch.Pixels)
+	t.timesteps = resize(t.timesteps, b)
+	t.noise, t.noisy, t.target = resize(t.noise, n), resize(t.noisy, n), resize(t.target, n)
+	size := n / b
+	for i := range b {
+		key := t.batch.Positions[i]
+		ts := framework.NewStream(t.cfg.Run.Seed, step, key, "timestep").Intn(t.diffusion.Len())
+		lo, hi := i*size, (i+1)*size
+		framework.NewStream(t.cfg.Run.Seed, step, key, "noise").FillNorm(t.noise[lo:hi])
+		x0, eps := t.batch.Pixels[lo:hi], t.noise[lo:hi]
+		t.timesteps[i] = ts
+		t.diffusion.AddNoise(t.noisy[lo:hi], x0, eps, ts)
+		t.diffusion.Target(t.target[lo:hi], t.diffusion.predict, x0, eps, ts)
+	}
+}
+
+// agreeToStop tells every rank whether any has been asked to stop, so that all
+// leave after the same step.
+func (t *trainer) agreeToStop(ctx context.Context) (bool, error) {
+	w := t.comm.Size()
+	mine, all := t.votes[w:], t.votes[:w]
+	mine[0] = 0
+	if t.stop.Load() {
+		mine[0] = 1
+	}
+	err := t.gather(ctx, "votes to stop", evenly(w, w), dtype.Buffer{DType: dtype.F64, F64: mine}, dtype.Buffer{DType: dtype.F64, F64: all})
+	for _, v := range all {
+		if v != 0 {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// gather collects every rank's part of all.
+func (t *trainer) gather(ctx context.Context, name string, bounds []int, part, all dtype.Buffer) error {
+	return comm.Do(ctx, t.comm, &comm.Op{
+		Kind: comm.AllGather, Bounds: bounds, Send: part, Recv: all,
+		Sig: comm.Signature{Name: name, Bucket: -1},
+	})
+}
+
+// evenly splits n items over the ranks: rank r has [bounds[r], bounds[r+1]).
+func evenly(n, world int) []int {
+	bounds := make([]int, world+1)
+	for r := range bounds {
+		bounds[r] = n * r / world
+	}
+	return bounds
+}
+
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
