@@ -70,7 +70,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
 	}
-	for _, line := range strings.Split(err.Error(), "\n") {
+	text := err.Error()
+	if errors.Is(err, syscall.ENOSPC) {
+		text += ": free some space, or choose another folder with -out"
+	}
+	for _, line := range strings.Split(text, "\n") {
 		fmt.Fprintf(stderr, "train: %s\n", line)
 	}
 	if errors.As(err, &usage) {
