@@ -26,6 +26,9 @@ func (l *loader) derive() {
 	if !l.given("data.channels") {
 		c.Data.Channels = c.Model.InChannels
 	}
+	if !l.given("diffusion.sample_steps") {
+		c.Diffusion.SampleSteps = min(250, c.Diffusion.NumTrainTimesteps)
+	}
 }
 
 // cross checks values against each other. Keys whose own value was refused

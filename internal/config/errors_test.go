@@ -87,7 +87,7 @@ func TestValues(t *testing.T) {
 		{"[data]\nkind = \"folder\"", []string{"data.path", "folder"}},
 		{"[diffusion]\nprediction_type = \"noise\"", []string{`diffusion.prediction_type = "noise"`, "epsilon, v_prediction, sample"}},
 		{"[diffusion]\nbeta_start = 0.5", []string{"diffusion.beta_start", "diffusion.beta_end"}},
-		{"[diffusion]\nnum_train_timesteps = 10", []string{"diffusion.sample_steps", "num_train_timesteps = 10"}},
+		{"[diffusion]\nnum_train_timesteps = 10\nsample_steps = 11", []string{"diffusion.sample_steps", "num_train_timesteps = 10"}},
 		{"[diffusion]\nsampler = \"ddpm\"\neta = 0.5", []string{"diffusion.eta = 0.5", "ddpm"}},
 		{"[comm]\nengine = \"mpi\"", []string{`comm.engine = "mpi"`, "local"}},
 		{"[run]\nseed = 9007199254740993", []string{"run.seed = 9007199254740993", "up to 2^53"}},

@@ -38,8 +38,8 @@ func diffusionKeys() []Key {
 		{Path: "diffusion.beta_start", Kind: Float, Range: below(0, 1), Default: 1e-4, Doc: "First β of linear and scaled_linear."},
 		{Path: "diffusion.beta_end", Kind: Float, Range: below(0, 1), Default: 0.02, Doc: "Last β of linear and scaled_linear."},
 		{Path: "diffusion.prediction_type", Kind: Enum, Allowed: []string{"epsilon", "v_prediction", "sample"}, Default: "epsilon", Doc: "What the network predicts: the noise, the velocity or the picture."},
-		{Path: "diffusion.sampler", Kind: Enum, Allowed: []string{"ddpm", "ddim"}, Default: "ddim", Doc: "How pictures are made."},
-		{Path: "diffusion.sample_steps", Kind: Int, Range: atLeast(1), Default: 50, Doc: "Steps of the sampler, at most num_train_timesteps."},
+		{Path: "diffusion.sampler", Kind: Enum, Allowed: []string{"ddpm", "ddim"}, Default: "ddpm", Doc: "How pictures are made. ddim needs fewer steps, and a well trained network."},
+		{Path: "diffusion.sample_steps", Kind: Int, Range: atLeast(1), Derived: "250, or `diffusion.num_train_timesteps` if that is less", Doc: "Steps of the sampler, at most num_train_timesteps."},
 		{Path: "diffusion.eta", Kind: Float, Range: between(0, 1), Default: 0.0, Doc: "Noise of ddim: 0 none, 1 as much as ddpm."},
 		{Path: "diffusion.clip_sample", Kind: Bool, Default: true, Doc: "Clip the predicted picture to [−1, 1] at each step of the sampler."},
 	}

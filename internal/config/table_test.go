@@ -84,6 +84,7 @@ func trials() map[string]trial {
 		"diffusion.sample_steps":                      {[]string{"train_batch_size=96"}, []string{"1", "1e3"}},
 		"diffusion.beta_start":                        {[]string{"train_batch_size=96"}, []string{"0", "0.02"}},
 		"diffusion.beta_end":                          {[]string{"train_batch_size=96"}, []string{"0.5"}},
+		"diffusion.eta":                               {[]string{"train_batch_size=96", "diffusion.sampler=ddim"}, []string{"0.5", "1.0"}},
 		"fp16.initial_scale_power":                    {[]string{"train_batch_size=96"}, []string{"0", "32"}},
 		"fp16.min_loss_scale":                         {[]string{"train_batch_size=96"}, []string{"0.5", "65536"}},
 		"data_types.param_dtype":                      {[]string{"train_batch_size=96"}, []string{`"fp32"`}},
