@@ -11,10 +11,11 @@ import (
 	"github.com/zerogap/zerogap/unet"
 )
 
-// How many pictures a rank puts through the network at once when it evaluates
-// or samples. Fixed, so that the results do not depend on the number of ranks.
+// How many pictures a rank puts through the network at once. A picture's result
+// does not depend on the others in its batch; the sum of a batch's losses does,
+// so evaluation always cuts the same batches.
 const (
-	evalBatch   = 32
+	evalBatch   = 16
 	sampleBatch = 16
 )
 
@@ -103,13 +104,12 @@ func (t *trainer) heldOutBatch(lo, hi, n int) (float64, error) {
 func (t *trainer) draw(ctx context.Context, step, n int) error {
 	c, h, w := t.job.train.Shape()
 	size := c * h * w
-	batches := (n + sampleBatch - 1) / sampleBatch
-	bounds := evenly(batches, t.comm.Size())
-	for r, b := range bounds {
-		bounds[r] = min(n, b*sampleBatch) * size
+	bounds := evenly(n, t.comm.Size())
+	lo, hi := bounds[t.comm.Rank()], bounds[t.comm.Rank()+1]
+	for r := range bounds {
+		bounds[r] *= size
 	}
 	all := make([]float32, n*size)
-	lo, hi := bounds[t.comm.Rank()]/size, bounds[t.comm.Rank()+1]/size
 	for first := lo; first < hi; first += sampleBatch {
 		count := min(sampleBatch, hi-first)
 		x, err := t.diffusion.sampler.Sample(ctx, t.denoiser([]int{count, c, h, w}), unet.StreamNoise(t.cfg.Run.Seed), first, count, size)
