@@ -29,6 +29,12 @@ func checks() []config.Check {
 			z.GradientAccumulationSteps = max(1, z.GradientAccumulationSteps) // 0 here has been reported with the batch sizes
 			return z.Validate()
 		}},
+		{Section: "optimizer", Run: func(c *config.Config) error {
+			if v, ok := rule(c).(interface{ Validate() error }); ok {
+				return v.Validate()
+			}
+			return nil
+		}},
 		{Section: "scheduler", Run: func(c *config.Config) error {
 			if v, ok := schedule(c).(interface{ Validate() error }); ok {
 				return v.Validate()
@@ -147,8 +153,16 @@ func zeroConfig(c *config.Config) zero.Config {
 	return z
 }
 
-func rule(c *config.Config) zero.AdamW {
+func rule(c *config.Config) zero.Rule {
 	p := c.Optimizer.Params
+	switch c.Optimizer.Type {
+	case "SGD":
+		return zero.SGD{Momentum: p.Momentum, Dampening: p.Dampening, WeightDecay: p.WeightDecay, Nesterov: p.Nesterov}
+	case "Lion":
+		return zero.Lion{Beta1: p.Betas[0], Beta2: p.Betas[1], WeightDecay: p.WeightDecay}
+	case "Adam":
+		return zero.Adam{Beta1: p.Betas[0], Beta2: p.Betas[1], Eps: p.Eps, WeightDecay: p.WeightDecay}
+	}
 	return zero.AdamW{Beta1: p.Betas[0], Beta2: p.Betas[1], Eps: p.Eps, WeightDecay: p.WeightDecay}
 }
 

@@ -62,17 +62,57 @@ func (l *loader) precision() {
 	}
 }
 
+// optimizerParams says which parameters a type has besides lr.
+func optimizerParams(typ string) []string {
+	switch typ {
+	case "SGD":
+		return []string{"weight_decay", "momentum", "dampening", "nesterov"}
+	case "Lion":
+		return []string{"betas", "weight_decay"}
+	case "Adam":
+		return []string{"betas", "eps", "weight_decay", "adam_w_mode"}
+	}
+	return []string{"betas", "eps", "weight_decay"}
+}
+
 func (l *loader) optimizer() {
-	// DeepSpeed lets the name decide: AdamW is AdamW whatever adam_w_mode says.
-	const mode = "optimizer.params.adam_w_mode"
-	if l.sound("optimizer.type", mode) && l.entries[mode].value == false && l.cfg.Optimizer.Type == "Adam" {
-		l.failValue(mode, "Adam with L2 regularisation instead of weight decay is not supported; only true is accepted")
+	const section, mode = "optimizer.params", "optimizer.params.adam_w_mode"
+	if !l.sound("optimizer.type", mode) {
+		return
+	}
+	o := &l.cfg.Optimizer
+	has := append(optimizerParams(o.Type), "lr")
+	if o.Type == "AdamW" {
+		has = append(has, leafOf(mode)) // without effect, see below
+	}
+	l.params("optimizer.type", o.Type, section, has)
+	switch {
+	case o.Type == "Adam" && o.Params.AdamWMode:
+		o.Type = "AdamW"
+	case o.Type == "AdamW" && !o.Params.AdamWMode:
+		l.warnf("%s = false: accepted without effect: the name AdamW decides, as in DeepSpeed", l.entries[mode].written)
+		o.Params.AdamWMode = true
+	case o.Type == "Lion" && !l.given(section+".betas"):
+		o.Params.Betas = [2]float64{0.9, 0.99}
 	}
 	// torch.optim.AdamW, which torch_adam would choose, has another default.
-	if l.entries["optimizer.params.torch_adam"].value == true && !l.given("optimizer.params.weight_decay") {
+	if o.Type == "AdamW" && l.entries["optimizer.params.torch_adam"].value == true && !l.given("optimizer.params.weight_decay") {
 		l.fail("optimizer.params.weight_decay", "write it beside torch_adam: its default is 0.01 in torch.optim.AdamW and 0 without torch_adam")
 	}
-	l.cfg.Optimizer.Type = "AdamW"
+	if p := o.Params; p.Nesterov && (p.Momentum == 0 || p.Dampening != 0) && l.sound(section+".nesterov", section+".momentum", section+".dampening") {
+		l.failValue(section+".nesterov", "needs momentum above 0, which is %g, and dampening = 0, which is %g", p.Momentum, p.Dampening)
+	}
+}
+
+// params refuses honoured parameters of section that the type, which key chose,
+// does not have.
+func (l *loader) params(key, typ, section string, has []string) {
+	for i := range l.keys {
+		k := &l.keys[i]
+		if sectionOf(k.Path) == section && k.Status == Honoured && l.given(k.Path) && !slices.Contains(has, leafOf(k.Path)) {
+			l.failValue(k.Path, "%s %s has no such parameter: leave it out", key, typ)
+		}
+	}
 }
 
 // schedulerParams says which parameters a type has besides warmup_num_steps
@@ -97,12 +137,7 @@ func (l *loader) scheduler() {
 	}
 	s := l.cfg.Scheduler
 	has := schedulerParams(s.Type)
-	for i := range l.keys {
-		k := &l.keys[i]
-		if sectionOf(k.Path) == section && k.Status == Honoured && l.given(k.Path) && !slices.Contains(has, leafOf(k.Path)) {
-			l.failValue(k.Path, "scheduler.type %s has no such parameter: leave it out", s.Type)
-		}
-	}
+	l.params("scheduler.type", s.Type, section, has)
 	if slices.Contains(has, "total_num_steps") && l.sound(total) {
 		warmup := s.Params.WarmupNumSteps
 		switch {

@@ -101,19 +101,24 @@ type ZeroOptimization struct {
 	IgnoreUnusedParameters      bool   `key:"ignore_unused_parameters"`
 }
 
-// Optimizer is the section optimizer. Type is always "AdamW": Adam with
-// adam_w_mode is the same rule.
+// Optimizer is the section optimizer. Type is the rule that runs: Adam with
+// adam_w_mode is "AdamW".
 type Optimizer struct {
-	Type   string          `key:"type"`
+	Type   string          `key:"type"` // AdamW, Adam, SGD, Lion
 	Params OptimizerParams `key:"params"`
 }
 
-// OptimizerParams is the section optimizer.params.
+// OptimizerParams is the section optimizer.params. Fields that Optimizer.Type
+// does not use hold their defaults.
 type OptimizerParams struct {
 	LR          float64    `key:"lr"` // where the scheduler is "constant"
 	Betas       [2]float64 `key:"betas"`
 	Eps         float64    `key:"eps"`
 	WeightDecay float64    `key:"weight_decay"`
+	Momentum    float64    `key:"momentum"`    // SGD
+	Dampening   float64    `key:"dampening"`   // SGD
+	Nesterov    bool       `key:"nesterov"`    // SGD
+	AdamWMode   bool       `key:"adam_w_mode"` // false only where Type is Adam
 }
 
 // Scheduler is the section scheduler; without one, Type is "constant".

@@ -153,7 +153,7 @@ func Sections() []Section {
 		{Path: "torch_autocast", Doc: "Casts chosen by PyTorch, operation by operation."},
 		{Path: "zero_optimization", Doc: "The ZeRO optimizer. Apart from `reduction_order` and the keys marked refused, nothing in here changes a bit of training: these keys trade memory against time."},
 		{Path: "optimizer", Doc: "Without this section, AdamW with the defaults below."},
-		{Path: "optimizer.params", Doc: "Names of `torch.optim.AdamW`."},
+		{Path: "optimizer.params", Doc: "Names of `torch.optim`. A parameter that the chosen type does not have is an error."},
 		{Path: "scheduler", Doc: "Without this section the learning rate is constant."},
 		{Path: "scheduler.params", Doc: "A parameter that the chosen type does not have is an error."},
 		{Path: "csv_monitor", Doc: "One CSV file for each series, written by rank 0."},
