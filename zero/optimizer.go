@@ -80,8 +80,8 @@ type StepResult struct {
 // communicator, so that the others do not wait for it. New writes the initial
 // weights into the Values; the communicator stays the caller's to close, after
 // Close.
-func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule) (*Optimizer, error) {
-	o, err := build(ctx, params, cfg, c, rule)
+func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule, groups ...Group) (*Optimizer, error) {
+	o, err := build(ctx, params, cfg, c, rule, groups)
 	if err != nil {
 		if !errors.As(err, new(*disagreement)) { // which all ranks have found
 			c.Abort(err)
@@ -91,7 +91,7 @@ func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, r
 	return o, nil
 }
 
-func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule) (*Optimizer, error) {
+func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule, groups []Group) (*Optimizer, error) {
 	plan, err := NewPlan(params, cfg, c.Size())
 	if err != nil {
 		return nil, err

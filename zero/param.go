@@ -19,9 +19,14 @@ type Param struct {
 	// keeps no reference. A frozen parameter may have none; its Value is then
 	// left as it is.
 	Init []float32
-	// Value is the compute copy in Policy.Param's format: the caller's memory,
-	// written by New and by each Step. It may be empty for every parameter:
-	// New then makes them views of one flat buffer (Optimizer.Value), and
+	// DType is the format of the compute copy: fp32, bf16, fp16, or empty for
+	// Policy.Param.
+	DType string
+	// Group is the index of the parameter's group in those given to New.
+	Group int
+	// Value is the compute copy in that format: the caller's memory, written by
+	// New and by each Step. It may be empty for every parameter: New then makes
+	// them views of one flat buffer for each format (Optimizer.Value), and
 	// gathered weights arrive in place.
 	Value dtype.Buffer
 	// Frozen parameters have no gradient and are in no layout.
