@@ -60,7 +60,7 @@ func (g *gatherer) gather(ctx context.Context, c comm.Communicator, s *shard, si
 	}
 	run := g.plan.gatherRun()
 	for k := 0; k*run < g.plan.Partition; k++ {
-		sig.Name, sig.Bucket = "weights", k
+		sig.Name, sig.Bucket = nameWeights, k
 		if err := g.piece(ctx, c, s, k*run, run, sig); err != nil {
 			return err
 		}

@@ -64,6 +64,7 @@ type outcome struct {
 	values  [][]float32 // the compute copy, after each step, widened
 	peak    Memory      // of rank 0
 	now     Memory
+	traffic []Traffic // by rank
 	plan    *Plan
 }
 
@@ -140,6 +141,11 @@ func (tr trial) run(t fataler) (outcome, []error) {
 	out := outs[0]
 	out.plan = opts[0].Plan()
 	out.now, out.peak = opts[0].Memory()
+	for _, o := range opts {
+		if o != nil {
+			out.traffic = append(out.traffic, o.Traffic())
+		}
+	}
 	out.master, out.states = assemble(opts)
 	for r, other := range outs {
 		if errs[r] == nil && errs[0] == nil {

@@ -62,7 +62,7 @@ func (n *norm) measure(ctx context.Context, c comm.Communicator, s *shard, g gra
 			break
 		}
 	}
-	sig.Name, sig.Bucket = "norm block sums", -1
+	sig.Name, sig.Bucket = nameNorm, -1
 	err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: sig, Bounds: n.bounds, Send: n.send, Recv: n.recv})
 	if err != nil {
 		return measure{}, err

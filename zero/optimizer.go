@@ -42,6 +42,7 @@ type Optimizer struct {
 	cfg    Config
 	params []Param
 	comm   comm.Communicator
+	meter  *meter // comm, as it counts
 	rule   Rule
 	layout uint64
 	ledger *ledger
@@ -104,12 +105,14 @@ func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator,
 	if err := checkParams(params, plan.policy.Param); err != nil {
 		return nil, err
 	}
+	m := &meter{Communicator: c}
+	c = m
 	layout, err := agree(ctx, c, manifest(params, cfg, rule))
 	if err != nil {
 		return nil, err
 	}
 	o := &Optimizer{
-		plan: plan, cfg: cfg, params: slices.Clone(params), comm: c, rule: rule,
+		plan: plan, cfg: cfg, params: slices.Clone(params), comm: c, meter: m, rule: rule,
 		layout: layout, ledger: new(ledger), scaler: newScaler(cfg.FP16),
 	}
 	flat := values(o.params, plan, o.ledger)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+
+	"github.com/zerogap/zerogap/zero/comm"
 )
 
 // Limits of the norm block, see normBlock.
@@ -164,6 +166,16 @@ func (p *Plan) owners(iv Interval, bounds []int) {
 	for r := range bounds {
 		bounds[r] = min(max(r*p.Partition, iv.Lo), iv.Hi) - iv.Lo
 	}
+}
+
+// reduction returns the collective that sums bucket iv. For a reduce-scatter it
+// writes the owners' borders into bounds (World+1 long).
+func (p *Plan) reduction(iv Interval, bounds []int) comm.Kind {
+	if p.cfg.ZeroOptimization.Stage == 0 {
+		return comm.AllReduce
+	}
+	p.owners(iv, bounds)
+	return comm.ReduceScatter
 }
 
 // span returns the place of parameter i, false when it has no elements or is

@@ -104,15 +104,12 @@ func (g *gradients) pump(ctx context.Context) error {
 func (g *gradients) reduce(ctx context.Context, j job) error {
 	iv := g.plan.Buckets[j.bucket]
 	op := comm.Op{
-		Kind: comm.ReduceScatter,
-		Sig:  comm.Signature{Name: "gradient bucket", Step: g.step, Bucket: j.bucket, Layout: g.layout},
+		Kind: g.plan.reduction(iv, g.bounds),
+		Sig:  comm.Signature{Name: nameBucket, Step: g.step, Bucket: j.bucket, Layout: g.layout},
 		Send: j.buf.Slice(0, iv.Len()),
 		Recv: g.shard.segment(iv),
 	}
-	if g.plan.cfg.ZeroOptimization.Stage == 0 {
-		op.Kind = comm.AllReduce
-	} else {
-		g.plan.owners(iv, g.bounds)
+	if op.Kind == comm.ReduceScatter {
 		op.Bounds = g.bounds
 	}
 	if err := comm.Do(ctx, g.comm, &op); err != nil {
