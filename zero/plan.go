@@ -168,13 +168,11 @@ func (p *Plan) owners(iv Interval, bounds []int) {
 	}
 }
 
-// reduction returns the collective that sums bucket iv. For a reduce-scatter it
-// writes the owners' borders into bounds (World+1 long).
-func (p *Plan) reduction(iv Interval, bounds []int) comm.Kind {
+// reduction returns the collective that sums buckets.
+func (p *Plan) reduction() comm.Kind {
 	if p.cfg.ZeroOptimization.Stage == 0 {
 		return comm.AllReduce
 	}
-	p.owners(iv, bounds)
 	return comm.ReduceScatter
 }
 

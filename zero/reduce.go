@@ -2,6 +2,7 @@ package zero
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,7 +22,7 @@ func (g *gradients) start() {
 	if !g.plan.cfg.ZeroOptimization.OverlapComm {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	g.wake, g.stop, g.stopped = make(chan struct{}, 1), cancel, make(chan struct{})
 	go func() {
 		defer close(g.stopped)
@@ -36,11 +37,13 @@ func (g *gradients) start() {
 	}()
 }
 
+var errClosedEarly = errors.New("closed its optimizer before the reduction was complete")
+
 // close ends the reducer and waits for it. A reduction that is still running is
 // given up, which the other ranks see as an error.
 func (g *gradients) close() {
 	if g.stop != nil {
-		g.stop()
+		g.stop(errClosedEarly)
 		<-g.stopped
 	}
 }
@@ -104,12 +107,13 @@ func (g *gradients) pump(ctx context.Context) error {
 func (g *gradients) reduce(ctx context.Context, j job) error {
 	iv := g.plan.Buckets[j.bucket]
 	op := comm.Op{
-		Kind: g.plan.reduction(iv, g.bounds),
+		Kind: g.plan.reduction(),
 		Sig:  comm.Signature{Name: nameBucket, Step: g.step, Bucket: j.bucket, Layout: g.layout},
 		Send: j.buf.Slice(0, iv.Len()),
 		Recv: g.shard.segment(iv),
 	}
 	if op.Kind == comm.ReduceScatter {
+		g.plan.owners(iv, g.bounds)
 		op.Bounds = g.bounds
 	}
 	if err := comm.Do(ctx, g.comm, &op); err != nil {

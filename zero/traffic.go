@@ -45,13 +45,12 @@ func (t Traffic) Total() Flow {
 func (p *Plan) Traffic(rank int) Traffic {
 	var t Traffic
 	peers, micro := int64(p.World-1), int64(p.cfg.GradientAccumulationSteps)
-	bounds := make([]int, p.World+1)
 	for _, iv := range p.Buckets {
 		elements := int64(iv.Len())
-		if p.reduction(iv, bounds) == comm.AllReduce {
+		if p.reduction() == comm.AllReduce {
 			elements *= peers
 		} else {
-			elements -= int64(bounds[rank+1] - bounds[rank])
+			elements -= int64(iv.intersect(p.Owned(rank)).Len())
 		}
 		t.Gradients.Bytes += micro * elements * int64(p.policy.Wire.Size())
 		t.Gradients.Collectives += micro
