@@ -56,7 +56,7 @@ type gradients struct {
 	sending  int // jobs queued or being reduced
 	reducing bool
 	wake     chan struct{}
-	stop     context.CancelFunc
+	stop     context.CancelCauseFunc
 	stopped  chan struct{}
 	bounds   []int
 }
