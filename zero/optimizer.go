@@ -280,8 +280,9 @@ func (o *Optimizer) Drain(ctx context.Context) error { return o.grads.drain(ctx)
 var errClosed = errors.New("the optimizer is closed")
 
 // Close ends the optimizer's goroutine. A reduction that is still running is
-// given up, which the other ranks see as an error. No other method may be
-// running; Value stays valid.
+// given up, which the other ranks see as an error: a rank that failed calls
+// Communicator.Abort with the cause first, so that they see that instead. No other
+// method may be running; Value stays valid.
 func (o *Optimizer) Close() error {
 	if !o.closed {
 		o.closed = true

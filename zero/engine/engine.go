@@ -108,6 +108,9 @@ func (e *Engine) Backward(ctx context.Context, loss *framework.Tensor) error {
 	if len(e.losses) == e.accum {
 		return fmt.Errorf("backward number %d of a step with gradient_accumulation_steps = %d: call Step first", e.accum+1, e.accum)
 	}
+	if loss.Len() != 1 {
+		return fmt.Errorf("backward from a loss of shape %v: want a scalar", loss.Shape())
+	}
 	value := loss.Item()
 	e.ctx = ctx
 	defer func() { e.ctx = nil }()
