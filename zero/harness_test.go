@@ -123,6 +123,7 @@ func (tr trial) run(t fataler) (outcome, []error) {
 	}
 	outs := make([]outcome, tr.world)
 	opts := make([]*Optimizer, tr.world)
+	held := make([]*holding, tr.world)
 	errs := ranks(t, tr.world, func(c comm.Communicator) error {
 		if tr.wrap != nil {
 			c = tr.wrap(c)
@@ -133,6 +134,11 @@ func (tr trial) run(t fataler) (outcome, []error) {
 		}
 		defer o.Close()
 		opts[c.Rank()] = o
+		defer func() {
+			held[c.Rank()] = holdingOf(o)
+			out := &outs[c.Rank()]
+			out.now, out.peak = o.Memory()
+		}()
 		return tr.train(o, c, &outs[c.Rank()])
 	}, tr.opts...)
 	if opts[0] == nil {
@@ -140,13 +146,12 @@ func (tr trial) run(t fataler) (outcome, []error) {
 	}
 	out := outs[0]
 	out.plan = opts[0].Plan()
-	out.now, out.peak = opts[0].Memory()
 	for _, o := range opts {
 		if o != nil {
 			out.traffic = append(out.traffic, o.Traffic())
 		}
 	}
-	out.master, out.states = assemble(opts)
+	out.master, out.states = assemble(out.plan, held)
 	for r, other := range outs {
 		if errs[r] == nil && errs[0] == nil {
 			tr.same(t, r, out, other)
@@ -267,21 +272,45 @@ func widened(o *Optimizer) []float32 {
 	return all
 }
 
-// assemble joins the ranks' shards.
-func assemble(opts []*Optimizer) (master []float32, states [][]float32) {
-	master = make([]float32, opts[0].plan.Elements)
-	states = make([][]float32, len(opts[0].shard.state))
-	for k := range states {
-		states[k] = make([]float32, len(master))
+// holding is what one rank's shard holds.
+type holding struct {
+	region Region
+	master []float32
+	states [][]float32 // of the rule, over the region
+}
+
+// holdingOf copies o's shard.
+func holdingOf(o *Optimizer) *holding {
+	h := &holding{region: o.shard.region, master: slices.Clone(o.shard.master)}
+	for _, u := range o.shard.updates {
+		for len(h.states) < len(u.state) {
+			h.states = append(h.states, make([]float32, h.region.Len()))
+		}
+		for k, x := range u.state {
+			copy(h.states[k][u.Lo:u.Hi], x)
+		}
 	}
-	for _, o := range opts {
-		if o == nil {
+	return h
+}
+
+// assemble joins the ranks' shards, in the order of the element space.
+func assemble(p *Plan, held []*holding) (master []float32, states [][]float32) {
+	master = make([]float32, p.Elements)
+	for _, h := range held {
+		if h == nil {
 			continue
 		}
-		copy(master[o.shard.Lo:o.shard.Hi], o.shard.master)
-		for k := range states {
-			copy(states[k][o.shard.Lo:o.shard.Hi], o.shard.state[k])
+		for k := range h.states {
+			if k == len(states) {
+				states = append(states, make([]float32, p.Elements))
+			}
 		}
+		h.region.each(Interval{0, h.region.Len()}, func(iv Interval, at int) {
+			copy(master[iv.Lo:iv.Hi], h.master[at:])
+			for k := range h.states {
+				copy(states[k][iv.Lo:iv.Hi], h.states[k][at:])
+			}
+		})
 	}
 	return master, states
 }

@@ -44,22 +44,28 @@ func (t Traffic) Total() Flow {
 // Norm are exact; Other is not predicted.
 func (p *Plan) Traffic(rank int) Traffic {
 	var t Traffic
-	peers, micro := int64(p.World-1), int64(p.cfg.GradientAccumulationSteps)
-	for _, iv := range p.Buckets {
-		elements := int64(iv.Len())
+	peers, times := int64(p.World-1), int64(p.cfg.GradientAccumulationSteps)
+	if p.local() {
+		times = 1
+	}
+	for b, iv := range p.Buckets {
+		elements, collectives := int64(iv.Len()), int64(1)
 		if p.reduction() == comm.AllReduce {
 			elements *= peers
 		} else {
-			elements -= int64(iv.intersect(p.Owned(rank)).Len())
+			elements -= int64(p.owned[rank].cut(iv).Len())
 		}
-		t.Gradients.Bytes += micro * elements * int64(p.policy.Wire.Size())
-		t.Gradients.Collectives += micro
+		if p.foldsByOwner() {
+			collectives = int64(p.ownersIn(iv))
+		}
+		t.Gradients.Bytes += times * elements * int64(p.wireOf(b).Size())
+		t.Gradients.Collectives += times * collectives
 	}
 	t.Norm = Flow{peers * int64(p.normSums(rank)*dtype.F64.Size()), 1}
 	if p.gathers() {
-		t.Weights = Flow{
-			Bytes:       peers * int64(p.Owned(rank).Len()) * int64(p.policy.Param.Size()),
-			Collectives: int64(ceilDiv(p.Partition, p.gatherRun())),
+		for _, c := range p.classes {
+			t.Weights.Bytes += peers * int64(p.owned[rank].cut(c.Interval).Len()) * int64(c.param.Size())
+			t.Weights.Collectives += int64(ceilDiv(p.longest(c), p.gatherRun(c)))
 		}
 	}
 	return t
