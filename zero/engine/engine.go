@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/framework"
@@ -53,19 +54,23 @@ func New(ctx context.Context, m Model, cfg zero.Config, schedule zero.Schedule, 
 		accum: cfg.GradientAccumulationSteps,
 	}
 	zp := make([]zero.Param, len(params))
+	var release releaser
 	for i, p := range params {
 		if p.Value.DType() != dtype.F32 {
 			return nil, fmt.Errorf("parameter %s is stored as %s: the engine wants the initial weights in fp32", p.Name, p.Value.DType())
 		}
 		zp[i] = zero.Param{Name: p.Name, Shape: p.Shape(), Frozen: p.Frozen, Init: p.Value.Data().F32}
+		zp[i].Loaded = func(value dtype.Buffer) {
+			p.Rebind(value) // the fp32 initial weights are garbage from here on
+			zp[i].Init = nil
+			release.of(p.Len())
+		}
+		release.total += p.Len()
 		e.index[p] = i
 	}
 	var err error
 	if e.opt, err = zero.New(ctx, zp, cfg, c, rule); err != nil {
 		return nil, err
-	}
-	for i, p := range params { // the fp32 initial weights are garbage from here on
-		p.Rebind(e.opt.Value(i))
 	}
 	e.tape = framework.NewTape(framework.WithCompute(policy.Compute), framework.WithGradHook(e.gradient))
 	e.sum = make([]float64, e.accum*c.Size())
@@ -74,6 +79,22 @@ func New(ctx context.Context, m Model, cfg zero.Config, schedule zero.Schedule, 
 		e.bounds = append(e.bounds, r*e.accum)
 	}
 	return e, nil
+}
+
+// releaser returns the memory of initial weights to the system while they become
+// garbage. Left to the collector, all of them would still be resident when the
+// optimizer's state is written, and the start of a training would need more
+// memory than the training.
+type releaser struct{ total, garbage int } // elements
+
+// of counts n elements as garbage. It acts a few times for a large model, never
+// for a small one.
+func (r *releaser) of(n int) {
+	const parts, least = 4, 4 << 20
+	if r.garbage += n; r.garbage >= max(least, r.total/parts) {
+		debug.FreeOSMemory()
+		r.garbage = 0
+	}
 }
 
 // Tape is where the model's forward passes are recorded.
