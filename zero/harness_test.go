@@ -39,6 +39,9 @@ type trial struct {
 	sizes  []int
 	frozen map[int]bool
 	rule   Rule
+	groups []Group
+	group  func(p int) int    // of parameter p; nil for all 0
+	dtype  func(p int) string // of parameter p; nil for the model's
 	steps  int
 	lr     float64
 	given  bool // the caller brings the Values
@@ -52,6 +55,8 @@ type trial struct {
 	// hooks is the number of goroutines that call GradReady; 0 for the
 	// training's own.
 	hooks int
+	// noSync says which backwards run inside NoSync; nil for none.
+	noSync func(s, m int) bool
 	wrap  func(comm.Communicator) comm.Communicator
 	opts  []local.Option
 }
@@ -106,13 +111,31 @@ func (tr trial) params() []Param {
 				p.Init[j] = tr.init(at + j)
 			}
 		}
+		if tr.group != nil {
+			p.Group = tr.group(i)
+		}
+		if tr.dtype != nil {
+			p.DType = tr.dtype(i)
+		}
 		if tr.given {
-			p.Value = dtype.Make(tr.cfg.Policy().Param, n)
+			p.Value = dtype.Make(tr.format(i), n)
 		}
 		at += n
 		params[i] = p
 	}
 	return params
+}
+
+// format returns the format of parameter i.
+func (tr trial) format(i int) dtype.DType {
+	if tr.dtype != nil && tr.dtype(i) != "" {
+		d, err := dtype.Parse(tr.dtype(i))
+		if err != nil {
+			panic(err)
+		}
+		return d
+	}
+	return tr.cfg.Policy().Param
 }
 
 // run trains and returns the ranks' errors, by rank, and what they leave.
@@ -128,7 +151,7 @@ func (tr trial) run(t fataler) (outcome, []error) {
 		if tr.wrap != nil {
 			c = tr.wrap(c)
 		}
-		o, err := New(context.Background(), tr.params(), tr.cfg, c, tr.rule)
+		o, err := New(context.Background(), tr.params(), tr.cfg, c, tr.rule, tr.groups...)
 		if err != nil {
 			return err
 		}
@@ -174,10 +197,17 @@ func (tr trial) train(o *Optimizer, c comm.Communicator, out *outcome) error {
 	ctx := context.Background()
 	for s := range tr.steps {
 		for m := range tr.cfg.GradientAccumulationSteps {
-			if err := tr.backward(o, s, m, c.Rank()); err != nil {
-				return err
+			backward := func() error {
+				if err := tr.backward(o, s, m, c.Rank()); err != nil {
+					return err
+				}
+				return o.EndBackward(ctx)
 			}
-			if err := o.EndBackward(ctx); err != nil {
+			if tr.noSync != nil && tr.noSync(s, m) {
+				if err := o.NoSync(backward); err != nil {
+					return err
+				}
+			} else if err := backward(); err != nil {
 				return err
 			}
 		}
