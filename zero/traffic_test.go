@@ -32,10 +32,7 @@ func TestTraffic(t *testing.T) {
 						out := trial{cfg: cfg, world: world, sizes: sizes, frozen: map[int]bool{1: true}, steps: steps, grad: exactGrad(world)}.must(t)
 						for rank, got := range out.traffic {
 							want := out.plan.Traffic(rank)
-							for _, f := range []*Flow{&want.Gradients, &want.Weights, &want.Norm} {
-								f.Bytes *= steps
-								f.Collectives *= steps
-							}
+							want.scale(steps)
 							want.Other = got.Other
 							if got != want {
 								t.Errorf("stage %d, world %d, %+v, overlap %v, size %d, rank %d:\n sent %+v\n want %+v", stage, world, format, overlap, size, rank, got, want)
@@ -53,6 +50,54 @@ func TestTraffic(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestTrafficOfKnobs: the same for every way to reduce.
+func TestTrafficOfKnobs(t *testing.T) {
+	sizes := slices.Repeat([]int{1000, 30, 0, 7}, 3)
+	for name, change := range map[string]func(*Config){
+		"local order":             func(c *Config) { c.ZeroOptimization.ReductionOrder = OrderLocal },
+		"no reduce_scatter":       func(c *Config) { c.ZeroOptimization.ReduceScatter = false },
+		"no contiguous_gradients": func(c *Config) { c.ZeroOptimization.ContiguousGradients = false },
+		"one owner a collective":  func(c *Config) { c.ZeroOptimization.UseMultiRankBucketAllreduce = false },
+		"round_robin_gradients":   func(c *Config) { c.ZeroOptimization.RoundRobinGradients = true },
+		"round robin by the owner": func(c *Config) {
+			c.ZeroOptimization.RoundRobinGradients = true
+			c.ZeroOptimization.UseMultiRankBucketAllreduce = false
+		},
+		"prescale_gradients": func(c *Config) { c.PrescaleGradients = true },
+	} {
+		for stage := range 3 {
+			for _, world := range []int{1, 2, 4} {
+				cfg := config(func(c *Config) {
+					c.GradientAccumulationSteps = 2
+					c.BF16.Enabled = true
+					c.ZeroOptimization.Stage = stage
+					c.ZeroOptimization.ReduceBucketSize = 1500
+					c.ZeroOptimization.AllgatherBucketSize = 1500
+					change(c)
+				})
+				const steps = 2
+				out := trial{cfg: cfg, world: world, sizes: sizes, steps: steps, grad: exactGrad(world)}.must(t)
+				for rank, got := range out.traffic {
+					want := out.plan.Traffic(rank)
+					want.scale(steps)
+					want.Other = got.Other
+					if got != want {
+						t.Errorf("%s, stage %d, world %d, rank %d:\n sent %+v\n want %+v", name, stage, world, rank, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// scale multiplies what a step sends.
+func (t *Traffic) scale(steps int64) {
+	for _, f := range []*Flow{&t.Gradients, &t.Weights, &t.Norm} {
+		f.Bytes *= steps
+		f.Collectives *= steps
 	}
 }
 
