@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/zero"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/gated"
@@ -397,3 +398,6 @@ var (
 func containsAny(s string, parts ...string) bool {
 	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(s, p) })
 }
+
+// bufferOf is fp32 memory of a parameter's own.
+func bufferOf(n int) dtype.Buffer { return dtype.Make(dtype.F32, n) }
