@@ -100,6 +100,8 @@ func (k knobs) String() string {
 func (k knobs) set(c *zero.Config) {
 	c.ZeroOptimization.Stage = k.stage
 	c.ZeroOptimization.OverlapComm = k.overlap
+	c.ZeroOptimization.ReduceScatter = k.scatter
+	c.ZeroOptimization.ContiguousGradients = k.contiguous
 	c.CommunicationDataType = k.wire
 }
 
@@ -132,6 +134,18 @@ func allConfigs(change func(*zero.Config)) []zero.Config {
 	return all
 }
 
+// others sets the knobs that are not part of the matrix to something else for every
+// n: on exact gradients they must not matter either.
+func others(c *zero.Config, n, world int) {
+	c.ZeroOptimization.RoundRobinGradients = n/2%2 == 0
+	c.ZeroOptimization.UseMultiRankBucketAllreduce = n/4%2 == 0
+	c.ZeroOptimization.ReductionOrder = []string{zero.OrderGlobal, zero.OrderLocal}[n/3%2]
+	if world != 3 { // a third is not exact
+		c.PrescaleGradients = n/5%4 == 3 // or else:
+		c.GradientPredivideFactor = []float64{1, 2, 4, 1}[n/5%4]
+	}
+}
+
 // TestAllWays is the matrix: on exact gradients every way to run, on 1 to 4 ranks,
 // with and without accumulation, gives the oracle's weights bit for bit in every
 // step, and one and the same norm.
@@ -148,6 +162,7 @@ func TestAllWays(t *testing.T) {
 						c.ZeroOptimization.ReduceBucketSize = 100
 						c.ZeroOptimization.AllgatherBucketSize = []int{100, 5e8}[n%2]
 						k.set(c)
+						others(c, n, o.world)
 					})
 					n++
 					tr := training{cfg: cfg, world: o.world, sizes: f1, grad: exact(o.world)}

@@ -44,7 +44,8 @@ type training struct {
 	frozen []int
 	edit   func([]zero.Param) // last change to the parameters, equal on all ranks
 	rule   zero.Rule          // plain SGD
-	steps  int                // 1
+	groups []zero.Group
+	steps  int // 1
 	rate   func(applied int) float64
 	init   func(i int) float32 // zero
 	// grad is the gradient of element i of the space of all parameters, of the
@@ -179,7 +180,7 @@ func (tr training) must(t testingT) outcome {
 func (tr training) rank(c comm.Communicator, out *outcome) error {
 	ctx := context.Background()
 	params := tr.params()
-	o, err := zero.New(ctx, params, tr.cfg, c, tr.rule)
+	o, err := zero.New(ctx, params, tr.cfg, c, tr.rule, tr.groups...)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cases
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -43,13 +44,6 @@ func TestE01BucketSize(t *testing.T) {
 // bucket is closed before a parameter that does not fit; a parameter that is larger
 // than a bucket travels in pieces of its own. Nothing empty is ever sent.
 func TestE01FlushSizes(t *testing.T) {
-	pieces := func(n, size int) []int {
-		p := slices.Repeat([]int{size}, n/size)
-		if n%size > 0 {
-			p = append(p, n%size)
-		}
-		return p
-	}
 	for _, tc := range []struct {
 		bucket int
 		sizes  []int
@@ -77,6 +71,15 @@ func TestE01FlushSizes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// pieces cuts n elements into buckets of size.
+func pieces(n, size int) []int {
+	p := slices.Repeat([]int{size}, n/size)
+	if n%size > 0 {
+		p = append(p, n%size)
+	}
+	return p
 }
 
 // sentSizes lists the elements of every reduction of gradients.
@@ -184,8 +187,48 @@ func TestE03OversizeParameter(t *testing.T) {
 					t.Fatalf("%v in buckets of %d: weight %d is %v, want %v\n%+v", tc.sizes, tc.bucket, i, w, right, cfg)
 				}
 			}
-			if got := sentSizes(out.gates.Log(1)); !slices.Equal(got, tc.want) {
-				t.Fatalf("%v in buckets of %d: reductions of %v, want %v", tc.sizes, tc.bucket, got, tc.want)
+			right := tc.want
+			if z := cfg.ZeroOptimization; z.Stage > 0 && !z.ContiguousGradients {
+				right = nil // each parameter by itself
+				for _, n := range slices.Backward(tc.sizes) {
+					right = append(right, pieces(n, tc.bucket)...)
+				}
+			}
+			if got := sentSizes(out.gates.Log(1)); !slices.Equal(got, right) {
+				t.Fatalf("%v in buckets of %d: reductions of %v, want %v\n%+v", tc.sizes, tc.bucket, got, right, cfg)
+			}
+		}
+	}
+}
+
+// TestE03MixedFormats: a bucket never holds two formats: norm weights in fp32 among
+// convolutions in bf16 have buckets of their own (DeepSpeed #7653, FairScale #583).
+func TestE03MixedFormats(t *testing.T) {
+	o := oracleOf(2, 1)
+	for _, wire := range []string{"", "bf16", "fp32"} {
+		for _, bucket := range []int{100, 5e8} {
+			for n, cfg := range allConfigs(func(c *zero.Config) { c.BF16.Enabled = true; c.ZeroOptimization.ReduceBucketSize = bucket }) {
+				cfg.CommunicationDataType = wire
+				cfg.ZeroOptimization.RoundRobinGradients = n%3 == 0
+				tr := training{cfg: cfg, world: 2, sizes: f1, grad: exact(2), edit: func(p []zero.Param) { p[2].DType, p[5].DType = "fp32", "fp32" }}
+				out := tr.must(t)
+				o.check(t, tr, out)
+				elements := map[dtype.DType]int{}
+				for _, e := range out.gates.Log(0) {
+					if gradientBucket(e) {
+						elements[e.SentAs] += e.Sent
+					}
+				}
+				right := map[dtype.DType]int{dtype.BF16: 74, dtype.F32: 1131}
+				switch wire {
+				case "bf16":
+					right = map[dtype.DType]int{dtype.BF16: f1Len}
+				case "fp32":
+					right = map[dtype.DType]int{dtype.F32: f1Len}
+				}
+				if !maps.Equal(elements, right) {
+					t.Fatalf("wire %q: elements sent by format %v, want %v\n%+v", wire, elements, right, cfg)
+				}
 			}
 		}
 	}

@@ -28,7 +28,11 @@ func TestE34Buckets(t *testing.T) {
 		out := training{cfg: cfg, world: 1, sizes: []int{400, 600}, grad: constant(1)}.must(t)
 		runtime.ReadMemStats(&after)
 		for r, m := range out.peak {
-			if limit := int64(2 * elements * 2); m.Buckets > limit {
+			limit := int64(2 * elements * 2)
+			if !cfg.ZeroOptimization.ReduceScatter {
+				limit += elements * 4 // the sum of a whole bucket
+			}
+			if m.Buckets > limit {
 				t.Errorf("stage %d: rank %d has %d bytes of buckets for %d elements in bf16, want at most %d", cfg.ZeroOptimization.Stage, r, m.Buckets, elements, limit)
 			}
 		}
