@@ -132,6 +132,9 @@ func zeroConfig(c *config.Config) zero.Config {
 	z.GradientAccumulationSteps = c.GradientAccumulationSteps
 	z.GradientClipping = c.GradientClipping
 	z.GradientAllreduceOp = c.GradientAllreduceOp
+	z.ManagedGradientAccumulation = c.ManagedGradientAccumulation
+	z.PrescaleGradients = c.PrescaleGradients
+	z.GradientPredivideFactor = c.GradientPredivideFactor
 	z.CommunicationDataType = c.CommunicationDataType.String()
 	z.DataTypes.GradAccumDType = c.DataTypes.GradAccumDType.String()
 	if c.BF16.Enabled {
@@ -148,6 +151,11 @@ func zeroConfig(c *config.Config) zero.Config {
 	z.ZeroOptimization.ReduceBucketSize = c.ZeroOptimization.ReduceBucketSize
 	z.ZeroOptimization.AllgatherBucketSize = c.ZeroOptimization.AllgatherBucketSize
 	z.ZeroOptimization.OverlapComm = c.ZeroOptimization.OverlapComm
+	z.ZeroOptimization.ReductionOrder = c.ZeroOptimization.ReductionOrder
+	z.ZeroOptimization.ReduceScatter = c.ZeroOptimization.ReduceScatter
+	z.ZeroOptimization.ContiguousGradients = c.ZeroOptimization.ContiguousGradients
+	z.ZeroOptimization.UseMultiRankBucketAllreduce = c.ZeroOptimization.UseMultiRankBucketAllreduce
+	z.ZeroOptimization.RoundRobinGradients = c.ZeroOptimization.RoundRobinGradients
 	z.ZeroOptimization.IgnoreUnusedParameters = c.ZeroOptimization.IgnoreUnusedParameters
 	z.ZeroOptimization.LoadFromFP32Weights = c.ZeroOptimization.LoadFromFP32Weights
 	return z

@@ -3,8 +3,6 @@ package config
 import (
 	"math"
 	"slices"
-
-	"github.com/zerogap/zerogap/dtype"
 )
 
 // derive fills in the values whose default is another value.
@@ -48,9 +46,6 @@ func (l *loader) precision() {
 		return
 	}
 	model := c.ModelDType()
-	if a := c.DataTypes.GradAccumDType; l.sound("data_types.grad_accum_dtype") && a != dtype.F32 && a != model {
-		l.failValue("data_types.grad_accum_dtype", "must be fp32 or the model's dtype, which is %s", model)
-	}
 	if e, given := l.entries["data_types.param_dtype"]; given && l.sound("data_types.param_dtype") {
 		if d, err := l.index["data_types.param_dtype"].convert(e.value); err == nil && d != model {
 			l.failValue("data_types.param_dtype", "the model's dtype is %s, by bf16.enabled and fp16.enabled: leave this key out or make them agree", model)
@@ -215,6 +210,15 @@ func (l *loader) sectionDoc(path string) string {
 		}
 	}
 	return ""
+}
+
+// warnOrder says once what the choice of a sum per rank means.
+func (l *loader) warnOrder() {
+	const order = "zero_optimization.reduction_order"
+	c := l.cfg
+	if z := c.ZeroOptimization; z.ReductionOrder == "local" && z.Stage < 2 && c.GradientAccumulationSteps > 1 {
+		l.warnf("%s = local with %s = %d: results depend on the world size", order, keyAccum, c.GradientAccumulationSteps)
+	}
 }
 
 // switchedOff reports whether a section has a key enabled that is false.

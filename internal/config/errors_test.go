@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/zerogap/zerogap/dtype"
 )
 
 // base is a configuration to which one thing is added at a time. Top-level
@@ -62,7 +64,6 @@ func TestValues(t *testing.T) {
 		{"gradient_clipping = \"1.0\"", []string{`gradient_clipping = "1.0"`, "without quotes"}},
 		{"gradient_accumulation_steps = 0", []string{"gradient_accumulation_steps = 0", "at least 1"}},
 		{"[data_types]\ngrad_accum_dtype = \"fp8\"", []string{`data_types.grad_accum_dtype = "fp8"`, "fp32, bf16, fp16"}},
-		{"[data_types]\ngrad_accum_dtype = \"bf16\"", []string{"data_types.grad_accum_dtype", "model's dtype, which is fp32"}},
 		{"[data_types]\nparam_dtype = \"bf16\"", []string{"data_types.param_dtype", "fp32"}},
 		{"[optimizer]\ntype = \"Lamb\"", []string{`optimizer.type = "Lamb"`, "not supported", "AdamW, Adam, SGD, Lion"}},
 		{"[optimizer]\ntype = \"Admw\"", []string{`optimizer.type = "Admw"`, "allowed are AdamW, Adam"}},
@@ -98,9 +99,9 @@ func TestValues(t *testing.T) {
 		{"[comm]\nengine = \"mpi\"", []string{`comm.engine = "mpi"`, "local"}},
 		{"[run]\nseed = 9007199254740993", []string{"run.seed = 9007199254740993", "up to 2^53"}},
 		{"[run]\nseed = -1", []string{"run.seed = -1", "at least 0"}},
-		{"prescale_gradients = true", []string{"prescale_gradients = true", "refused", "only false"}},
-		{"gradient_predivide_factor = 2", []string{"gradient_predivide_factor = 2", "refused", "only 1.0"}},
-		{"[zero_optimization]\nreduction_order = \"local\"", []string{"zero_optimization.reduction_order", "global"}},
+		{"prescale_gradients = \"true\"", []string{"prescale_gradients = \"true\"", "true or false"}},
+		{"gradient_predivide_factor = 0", []string{"gradient_predivide_factor = 0", "above 0"}},
+		{"[zero_optimization]\nreduction_order = \"ring\"", []string{"zero_optimization.reduction_order", "global, local"}},
 	} {
 		_, err := Load(file(t, "c.toml", base+c.text), nil)
 		if err == nil {
@@ -111,7 +112,8 @@ func TestValues(t *testing.T) {
 	}
 	for text, f := range map[string]func(*Config) bool{
 		"gradient_clipping = 0":                                                           func(c *Config) bool { return c.GradientClipping == 0 },
-		"gradient_predivide_factor = 1":                                                   func(c *Config) bool { return true },
+		"gradient_predivide_factor = 2":                                                   func(c *Config) bool { return c.GradientPredivideFactor == 2 },
+		"[data_types]\ngrad_accum_dtype = \"fp16\"":                                       func(c *Config) bool { return c.DataTypes.GradAccumDType == dtype.F16 },
 		"[fp16]\nenabled = true\n[bf16]\ncheck_grad_overflow = false":                     func(c *Config) bool { return c.BF16.CheckGradOverflow },
 		"[bf16]\nenabled = true\n[data_types]\ngrad_accum_dtype = \"bf16\"":               func(c *Config) bool { return c.DataTypes.GradAccumDType == c.ModelDType() },
 		"[scheduler]\ntype = \"WarmupLR\"\nparams = {warmup_num_steps = 0}":               func(c *Config) bool { return c.Scheduler.Params.WarmupNumSteps == 2 },
@@ -239,13 +241,13 @@ func TestBatchSizes(t *testing.T) {
 }
 
 func TestAllErrorsAtOnce(t *testing.T) {
-	path := file(t, "c.yaml", "train_batch_size: 8\nbogus: 1\nzero_optimization:\n  stage: 3\n  stage: 2\n  overlap_comm: 1\nbf16: 5\nprescale_gradients: true\nscheduler: {type: WarmupCosineLR}\n")
+	path := file(t, "c.yaml", "train_batch_size: 8\nbogus: 1\nzero_optimization:\n  stage: 3\n  stage: 2\n  overlap_comm: 1\nbf16: 5\nsequence_parallel_size: 2\nscheduler: {type: WarmupCosineLR}\n")
 	_, err := Load(path, []string{"run.steps=0", "nonsense", "data.kind=\"x"},
 		Check{"model", func(*Config) error { return fmt.Errorf("model.act_fn: of the network") }},
 		Check{"run", func(*Config) error { return fmt.Errorf("not called: run.steps is wrong") }})
 	got := lines(t, err)
 	for _, want := range []string{path + ": line 5: duplicate key: zero_optimization.stage", path + ": bogus: unknown key", path + ": zero_optimization.stage = 3",
-		path + ": zero_optimization.overlap_comm = 1", path + ": bf16 = 5", path + ": prescale_gradients = true", path + ": scheduler.params.total_num_steps",
+		path + ": zero_optimization.overlap_comm = 1", path + ": bf16 = 5", path + ": sequence_parallel_size = 2", path + ": scheduler.params.total_num_steps",
 		"-set: run.steps = 0", `-set "nonsense": must be key=value`, `-set "data.kind=\"x": neither`, path + ": model.act_fn: of the network"} {
 		if !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("no error begins with %q", want)

@@ -151,7 +151,7 @@ func Sections() []Section {
 		{Path: "bf16", Doc: "bfloat16 parameters, activations and gradients, with fp32 master weights."},
 		{Path: "fp16", Doc: "IEEE half parameters, activations and gradients, with fp32 master weights and a loss scale."},
 		{Path: "torch_autocast", Doc: "Casts chosen by PyTorch, operation by operation."},
-		{Path: "zero_optimization", Doc: "The ZeRO optimizer. Apart from `reduction_order` and the keys marked refused, nothing in here changes a bit of training: these keys trade memory against time."},
+		{Path: "zero_optimization", Doc: "The ZeRO optimizer. Apart from `reduction_order`, `load_from_fp32_weights` and the keys marked refused, nothing in here changes a bit of training: these keys trade memory against time."},
 		{Path: "optimizer", Doc: "Without this section, AdamW with the defaults below."},
 		{Path: "optimizer.params", Doc: "Names of `torch.optim`. A parameter that the chosen type does not have is an error."},
 		{Path: "scheduler", Doc: "Without this section the learning rate is constant."},

@@ -65,7 +65,6 @@ func trials() map[string]trial {
 		keyAccum:                                      {[]string{"train_batch_size=96"}, []string{"2", "96"}},
 		keyWorld:                                      {[]string{"train_batch_size=96"}, []string{"2", "3"}},
 		"communication_data_type":                     {[]string{"train_batch_size=96"}, []string{`"fp16"`, `"bf16"`}},
-		"data_types.grad_accum_dtype":                 {[]string{"train_batch_size=96", "bf16.enabled=true"}, []string{`"bf16"`}},
 		"optimizer.params.torch_adam":                 {[]string{"train_batch_size=96", "optimizer.params.weight_decay=0"}, []string{"true"}},
 		"optimizer.params.adam_w_mode":                {[]string{"train_batch_size=96", "optimizer.type=Adam"}, []string{"false"}},
 		"optimizer.params.momentum":                   {sgd, []string{"0.5", "0"}},
@@ -186,7 +185,10 @@ func TestWarnings(t *testing.T) {
 		want []string // beginnings
 	}{
 		{"allgather_partitions: true, contiguous_gradients: true, stage3_max_live_parameters: 1e9", nil},
-		{"contiguous_gradients: false", []string{"zero_optimization.contiguous_gradients = false: accepted without effect: "}},
+		{"allgather_partitions: false", []string{"zero_optimization.allgather_partitions = false: accepted without effect: "}},
+		{"reduction_order: local", nil},
+		{"stage: 2, reduction_order: local}\ngradient_accumulation_steps: 4\nbf16: {", nil},
+		{"stage: 1, reduction_order: local}\ngradient_accumulation_steps: 4\nbf16: {", []string{"zero_optimization.reduction_order = local with gradient_accumulation_steps = 4: results depend on the world size"}},
 		{"stage3_max_live_parameters: 1e7, offload_optimizer: {device: cpu, pin_memory: true}", []string{"zero_optimization.offload_optimizer", "zero_optimization.stage3_max_live_parameters = 10000000"}},
 		{"offload_optimizer: {device: none}", nil},
 		{"stage: 1}\nwandb: {enabled: false, project: x, team: null}\nflops_profiler: {profile_step: 7}\ntensorboard: {", nil},
