@@ -182,7 +182,7 @@ func (g *gradients) enter(i int) (sends bool, err error) {
 	case g.err != nil:
 		return false, g.err
 	case g.final:
-		return false, errors.New("gradient after FullGrad or SetFullGrad: with zero_optimization.reduction_order = local they end a step's gradients; call Step first")
+		return false, errFinal
 	case g.ready[i]:
 		return false, fmt.Errorf("parameter %q: second gradient in one backward; give it once, after its last contribution", g.plan.names[i])
 	case !g.begun:
@@ -192,6 +192,8 @@ func (g *gradients) enter(i int) (sends bool, err error) {
 	g.filling++
 	return g.sends, nil
 }
+
+var errFinal = errors.New("backward after FullGrad or SetFullGrad: with zero_optimization.reduction_order = local they end a step's gradients; call Step first")
 
 func (g *gradients) leave() {
 	g.mu.Lock()
@@ -271,6 +273,10 @@ func (g *gradients) finish(ctx context.Context) (sent bool, err error) {
 	if g.filling > 0 {
 		g.mu.Unlock()
 		return false, errors.New("EndBackward while GradReady is running: wait for the backward to end first")
+	}
+	if g.final {
+		g.mu.Unlock()
+		return false, errFinal
 	}
 	if !g.begun {
 		g.begun, g.sends = true, g.reduces

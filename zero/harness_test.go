@@ -57,8 +57,8 @@ type trial struct {
 	hooks int
 	// noSync says which backwards run inside NoSync; nil for none.
 	noSync func(s, m int) bool
-	wrap  func(comm.Communicator) comm.Communicator
-	opts  []local.Option
+	wrap   func(comm.Communicator) comm.Communicator
+	opts   []local.Option
 }
 
 // outcome is what a trial leaves.

@@ -270,11 +270,17 @@ func drawTrial(t *rapid.T) trial {
 // TestNormBlocks: where blocks are longer than one element the norm is still the
 // same at every world size, and near the float64 sum.
 func TestNormBlocks(t *testing.T) {
-	sizes := []int{100_000, 3, 170_001}
+	sizes := []int{100_000, 3, 1, 2, 1, 5, 89_991, 80_001} // blocks that span parameters
 	grad := func(_, m, r, i int) float32 { return float32(math.Sin(float64(i))) * float32(1+m+r) }
 	var first float64
-	for _, world := range []int{1, 2, 4} {
-		cfg := config(func(c *Config) { c.GradientAccumulationSteps = 4 / world; c.ZeroOptimization.Stage = 2 })
+	for k := range 12 {
+		world := []int{1, 2, 4}[k%3]
+		cfg := config(func(c *Config) {
+			c.GradientAccumulationSteps = 4 / world
+			c.ZeroOptimization.Stage = 2 * (k % 2)
+			c.ZeroOptimization.RoundRobinGradients = k/3%2 == 1
+			c.ZeroOptimization.ReduceScatter = k < 6
+		})
 		g := func(s, m, r, i int) float32 { return grad(s, m*world+r, 0, i) }
 		out := trial{cfg: cfg, world: world, sizes: sizes, steps: 1, grad: g}.must(t)
 		if out.plan.NormBlock != 4 {
@@ -293,7 +299,7 @@ func TestNormBlocks(t *testing.T) {
 			}
 		}
 		if math.Float64bits(norm) != math.Float64bits(first) {
-			t.Errorf("world %d: norm %v, world 1: %v", world, norm, first)
+			t.Errorf("world %d, %+v: norm %v, world 1: %v", world, cfg.ZeroOptimization, norm, first)
 		}
 	}
 }
