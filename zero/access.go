@@ -142,7 +142,7 @@ func (o *Optimizer) lookupGrad(ctx context.Context, name string) (int, error) {
 	case o.micro == 0 || o.cfg.ManagedGradientAccumulation && o.micro < a:
 		return 0, fmt.Errorf("gradient of %q after %d of %d backwards: it exists between the last backward and Step", name, o.micro, a)
 	}
-	return i, o.grads.complete(ctx)
+	return i, o.complete(ctx)
 }
 
 // lookupState finds a state of a parameter, and its number in the group's rule.

@@ -38,6 +38,18 @@ func (o *Optimizer) boundary(lr float64) error {
 	return nil
 }
 
+// complete reduces the local sums that no backward of this step has sent, and
+// returns when all gradients are in the accumulators. Sums do not show how many
+// backwards they hold, so the ranks compare that first.
+func (o *Optimizer) complete(ctx context.Context) error {
+	if o.grads.unsent() {
+		if err := o.agree(ctx, fmt.Sprintf("%d backwards in step %d", o.micro, o.tried+1)); err != nil {
+			return err
+		}
+	}
+	return o.grads.complete(ctx)
+}
+
 // nextBackward decides whether the next backward communicates: always in "global"
 // order, else when it is known to be the step's last.
 func (o *Optimizer) nextBackward() {

@@ -318,13 +318,17 @@ func (g *gradients) fillRest(ctx context.Context) error {
 	return nil
 }
 
+// unsent reports whether there are local sums that no backward has sent.
+func (g *gradients) unsent() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pending && g.err == nil
+}
+
 // complete sends local sums that no backward has sent, and returns when all
 // gradients of the step are in the accumulators.
 func (g *gradients) complete(ctx context.Context) error {
-	g.mu.Lock()
-	pending := g.pending && g.err == nil
-	g.mu.Unlock()
-	if pending {
+	if g.unsent() {
 		if err := g.fillRest(ctx); err != nil {
 			return err
 		}
