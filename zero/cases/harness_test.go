@@ -55,7 +55,9 @@ type training struct {
 	// all of them, in reverse order of registration.
 	order func(s, m, r int) []int
 	hooks int // goroutines that call GradReady; 0 is the training's own
-	gates gated.Options
+	// backwards of one step; 0 is the configured accumulation
+	backwards int
+	gates     gated.Options
 	// watch runs beside the training, with the gate in its hand.
 	watch func(*gated.Group)
 	// ready is called around GradReady of parameter p on rank r.
@@ -139,6 +141,21 @@ func (tr training) params() []zero.Param {
 	return params
 }
 
+func (tr training) micros() int {
+	if tr.backwards > 0 {
+		return tr.backwards
+	}
+	return tr.cfg.GradientAccumulationSteps
+}
+
+// scaleOf is what the group of p multiplies the learning rate by.
+func (tr training) scaleOf(p zero.Param) float64 {
+	if len(tr.groups) == 0 || tr.groups[p.Group].LRScale == 0 {
+		return 1
+	}
+	return tr.groups[p.Group].LRScale
+}
+
 // run trains and returns what it leaves and the ranks' errors.
 func (tr training) run(t testingT) (outcome, []error) {
 	t.Helper()
@@ -187,7 +204,7 @@ func (tr training) rank(c comm.Communicator, out *outcome) error {
 	defer o.Close()
 	out.plan = o.Plan()
 	for s := range tr.steps {
-		for m := range tr.cfg.GradientAccumulationSteps {
+		for m := range tr.micros() {
 			if err := tr.backward(o, params, s, m, c.Rank()); err != nil {
 				return err
 			}
