@@ -68,9 +68,23 @@ func newGatherer(plan *Plan, rank int, params []Param, flat []dtype.Buffer, l *l
 	return g
 }
 
-// gather rounds the shard into the Values of all ranks.
-func (g *gatherer) gather(ctx context.Context, c comm.Communicator, s *shard, sig comm.Signature) error {
+// home returns where the compute copies of the shard lie in one run, in its order:
+// gathered weights arrive there, and need not be rounded anywhere else first.
+func (g *gatherer) home(s *shard) dtype.Buffer {
+	if len(g.flat) != 1 || g.flat[0].Len() != g.plan.Elements || g.staging[0].Len() > 0 || len(s.region.Runs) != 1 {
+		return dtype.Buffer{}
+	}
+	run := s.region.Runs[0]
+	return g.flat[0].Slice(run.Lo, run.Hi)
+}
+
+// gather brings the shard, rounded, into the Values of all ranks. rounded says
+// that it is at home already.
+func (g *gatherer) gather(ctx context.Context, c comm.Communicator, s *shard, rounded bool, sig comm.Signature) error {
 	if !g.plan.gathers() {
+		if rounded {
+			return nil
+		}
 		for _, sp := range g.plan.spans {
 			s.round(g.values[sp.param].Value, s.region.cut(sp.Interval))
 		}
@@ -80,7 +94,7 @@ func (g *gatherer) gather(ctx context.Context, c comm.Communicator, s *shard, si
 	for k, class := range g.plan.classes {
 		run, longest := g.plan.gatherRun(class), g.plan.longest(class)
 		for at := 0; at < longest; at += run {
-			if err := g.piece(ctx, c, s, k, Interval{at, at + run}, sig); err != nil {
+			if err := g.piece(ctx, c, s, k, Interval{at, at + run}, rounded, sig); err != nil {
 				return err
 			}
 			sig.Bucket++
@@ -90,7 +104,7 @@ func (g *gatherer) gather(ctx context.Context, c comm.Communicator, s *shard, si
 }
 
 // piece gathers a run of every partition's elements of class k.
-func (g *gatherer) piece(ctx context.Context, c comm.Communicator, s *shard, k int, run Interval, sig comm.Signature) error {
+func (g *gatherer) piece(ctx context.Context, c comm.Communicator, s *shard, k int, run Interval, rounded bool, sig comm.Signature) error {
 	class := g.plan.classes[k]
 	for r := range g.plan.World {
 		g.bounds[r+1] = g.bounds[r] + g.partOf(r, class, run).Len()
@@ -101,7 +115,9 @@ func (g *gatherer) piece(ctx context.Context, c comm.Communicator, s *shard, k i
 	}
 	recv = recv.Slice(0, g.bounds[g.plan.World])
 	send := recv.Slice(g.bounds[g.rank], g.bounds[g.rank+1])
-	s.round(send, g.partOf(g.rank, class, run))
+	if !rounded {
+		s.round(send, g.partOf(g.rank, class, run))
+	}
 	err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: sig, Bounds: g.bounds, Send: send, Recv: recv})
 	if err != nil || g.staging[k].Len() == 0 {
 		return err

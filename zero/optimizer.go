@@ -192,12 +192,14 @@ func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
 	grad.clip = clipCoefficient(o.cfg.GradientClipping, m.norm)
 	apply := m.finite() || !o.cfg.CheckGradOverflow
 	if apply {
-		o.shard.update(o.groups, o.applied+1, lr, grad)
-		if err := o.weights.gather(ctx, o.comm, o.shard, o.signature()); err != nil {
+		home := o.weights.home(o.shard)
+		o.shard.update(o.groups, o.applied+1, lr, grad, home)
+		if err := o.weights.gather(ctx, o.comm, o.shard, home.Len() > 0, o.signature()); err != nil {
 			return StepResult{}, o.grads.fail(err)
 		}
+	} else {
+		o.shard.clear()
 	}
-	o.shard.clear()
 	return o.count(apply, m, grad.clip)
 }
 

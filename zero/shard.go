@@ -78,13 +78,38 @@ type gradient struct {
 	clip    float64 // coefficient, at most 1
 }
 
-// read writes the gradient of acc into dst. A coefficient of 1 leaves bits alone.
+// read writes the gradient of acc into dst.
 func (g gradient) read(dst []float32, acc dtype.Buffer) {
 	kernel.Widen(dst, acc)
-	divide(dst, g.divisor)
+	g.apply(dst)
+}
+
+// view returns the gradient of acc, in dst unless acc is it already.
+func (g gradient) view(dst []float32, acc dtype.Buffer) []float32 {
+	if acc.DType == dtype.F32 && g.divisor == 1 && g.clip == 1 {
+		return acc.F32
+	}
+	g.read(dst, acc)
+	return dst
+}
+
+// take is read for a gradient that is not needed afterwards: its memory may be
+// acc's.
+func (g gradient) take(dst []float32, acc dtype.Buffer) []float32 {
+	if acc.DType == dtype.F32 {
+		g.apply(acc.F32)
+		return acc.F32
+	}
+	g.read(dst, acc)
+	return dst
+}
+
+// apply makes sums a gradient. A coefficient of 1 leaves bits alone.
+func (g gradient) apply(x []float32) {
+	divide(x, g.divisor)
 	if g.clip != 1 {
-		for i, v := range dst {
-			dst[i] = float32(float64(v) * g.clip)
+		for i, v := range x {
+			x[i] = float32(float64(v) * g.clip)
 		}
 	}
 }
@@ -137,8 +162,7 @@ func (s *shard) giveBack(b *[chunk]float32) {
 func (s *shard) sumSquares(sums []float64, block int, g gradient) {
 	s.parallel(len(s.norms), func(i int, scratch *[chunk]float32) {
 		part := s.norms[i]
-		grad := scratch[:part.Len()]
-		g.read(grad, s.segment(part.Interval))
+		grad := g.view(scratch[:part.Len()], s.segment(part.Interval))
 		kernel.SumSquares(sums[part.first:part.first+ceilDiv(len(grad), block)], grad, block)
 	})
 }
@@ -157,14 +181,20 @@ func (s *shard) firstNonFinite(b, block int, g gradient) int {
 	return first
 }
 
-// update applies the groups' rules to the whole shard.
-func (s *shard) update(groups []Group, step int, lr float64, g gradient) {
+// update applies the groups' rules to the whole shard and clears the accumulators.
+// Where the compute copies lie as the shard does, in values (else empty), they are
+// rounded here. Each chunk comes into the cache once for all of that.
+func (s *shard) update(groups []Group, step int, lr float64, g gradient, values dtype.Buffer) {
 	s.parallel(len(s.updates), func(i int, scratch *[chunk]float32) {
 		u := s.updates[i]
-		grad := scratch[:u.Len():u.Len()]
-		g.read(grad, s.acc.Slice(u.Lo, u.Hi))
+		acc := s.acc.Slice(u.Lo, u.Hi)
+		grad := g.take(scratch[:u.Len()], acc)
 		group := groups[u.group]
-		group.Rule.Update(step, lr*group.LRScale, s.master[u.Lo:u.Hi:u.Hi], grad, u.state)
+		group.Rule.Update(step, lr*group.LRScale, s.master[u.Lo:u.Hi:u.Hi], grad[:u.Len():u.Len()], u.state)
+		acc.Clear()
+		if values.Len() > 0 {
+			s.round(values.Slice(u.Lo, u.Hi), u.Interval)
+		}
 	})
 }
 

@@ -57,7 +57,10 @@ func (g *gradients) writeRun(dst dtype.Buffer, iv Interval, x []float32) (bad in
 		dst.Clear()
 		return -1
 	case g.predivisor == 1:
-		kernel.Round(dst, x)
+		if i := roundFinite(dst, x); i >= 0 {
+			return iv.Lo + i
+		}
+		return -1
 	default:
 		g.prescaled(dst, func(part []float32, at int) { copy(part, x[at:]) })
 	}
