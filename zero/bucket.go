@@ -90,13 +90,12 @@ func newGradients(plan *Plan, c comm.Communicator, s *shard, layout uint64, l *l
 		reduces:    !plan.local(),
 		bad:        -1,
 		step:       1,
-		order:      make([]int, len(plan.Buckets)),
+		order:      plan.expectedOrder(),
 		bounds:     make([]int, plan.World+1),
 		single:     make([]int, plan.World+1),
 	}
 	for b := range g.buckets {
 		g.buckets[b].missing = plan.Buckets[b].Len()
-		g.order[b] = b
 	}
 	if len(g.order) > 1 {
 		g.measured = make([]int, 0, len(g.order))

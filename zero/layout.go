@@ -153,4 +153,17 @@ func (p *Plan) cutBuckets() {
 	flush()
 }
 
+// expectedOrder lists the buckets in the order in which they become full when
+// gradients become ready in reverse registration order: that of Buckets, but for
+// parameters of several formats.
+func (p *Plan) expectedOrder() []int {
+	order := make([]int, len(p.Buckets))
+	for b := range order {
+		order[b] = b
+	}
+	lowest := func(b int) int { return p.spansIn(p.Buckets[b])[0].param }
+	slices.SortStableFunc(order, func(a, b int) int { return lowest(b) - lowest(a) })
+	return order
+}
+
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

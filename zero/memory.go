@@ -37,9 +37,10 @@ const (
 )
 
 // Memory predicts what rank allocates when gradients become ready in bucket
-// order. rule may be nil for a prediction without moments; flat says that
-// parameter memory is the optimizer's own (Param.Value left empty).
-func (p *Plan) Memory(rank int, rule Rule, flat bool) Memory {
+// order. rule and groups are those that New is given; rule may be nil for a
+// prediction without moments. flat says that parameter memory is the optimizer's
+// own (Param.Value left empty).
+func (p *Plan) Memory(rank int, rule Rule, flat bool, groups ...Group) Memory {
 	size := func(d dtype.DType, n int) int64 { return int64(n) * int64(d.Size()) }
 	sums := p.accumulates(rank).Len()
 	m := Memory{
@@ -54,10 +55,23 @@ func (p *Plan) Memory(rank int, rule Rule, flat bool) Memory {
 		sent += p.normSums(r)
 	}
 	m.Workspace = size(dtype.F64, sent) + p.stagingBytes(flat)
-	if rule != nil {
-		m.Moments = size(dtype.F32, sums*len(rule.States()))
-	}
+	m.Moments = size(dtype.F32, p.states(rank, rule, groups))
 	return m
+}
+
+// states returns how many elements the rules' states have on rank.
+func (p *Plan) states(rank int, rule Rule, groups []Group) (n int) {
+	region := p.accumulates(rank)
+	for _, sp := range p.spans {
+		r := rule
+		if sp.group < len(groups) && groups[sp.group].Rule != nil {
+			r = groups[sp.group].Rule
+		}
+		if r != nil {
+			n += region.cut(sp.Interval).Len() * len(r.States())
+		}
+	}
+	return n
 }
 
 // ledger counts what one rank has allocated, now and at most.

@@ -115,7 +115,7 @@ func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator,
 		layout: layout, ledger: new(ledger), scaler: newScaler(cfg.FP16),
 	}
 	flat := values(o.params, plan, o.ledger)
-	o.shard = newShard(o.params, plan, c.Rank(), groups, o.ledger)
+	o.shard = newShard(plan, c.Rank(), groups, o.ledger)
 	o.norm = newNorm(plan, c.Rank(), o.ledger)
 	o.weights = newGatherer(plan, c.Rank(), o.params, flat, o.ledger)
 	load(o.params, o.shard, plan)
@@ -181,7 +181,7 @@ func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
 	if err := o.boundary(lr); err != nil {
 		return StepResult{}, err
 	}
-	if err := o.grads.complete(ctx); err != nil {
+	if err := o.complete(ctx); err != nil {
 		return StepResult{}, err
 	}
 	grad := gradient{divisor: o.divisor(), clip: 1}

@@ -19,6 +19,7 @@ const (
 // without elements have none.
 type span struct {
 	param int // index into the list given to New
+	group int
 	Interval
 }
 
@@ -53,7 +54,7 @@ type Plan struct {
 	ordered  bool      // the segments' owners ascend
 }
 
-// NewPlan lays out params, of which it uses Name, Shape, DType and Frozen.
+// NewPlan lays out params, of which it uses Name, Shape, DType, Group and Frozen.
 func NewPlan(params []Param, cfg Config, world int) (*Plan, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (p *Plan) addParams(params []Param) (trainable bool, err error) {
 				c.frozen += lens[i]
 			case lens[i] > 0:
 				p.place[i] = len(p.spans)
-				p.spans = append(p.spans, span{i, Interval{p.Elements, p.Elements + lens[i]}})
+				p.spans = append(p.spans, span{i, param.Group, Interval{p.Elements, p.Elements + lens[i]}})
 				p.Elements += lens[i]
 			}
 		}

@@ -34,11 +34,11 @@ type normPart struct {
 	first    int // number of its first block within the partition
 }
 
-func newShard(params []Param, plan *Plan, rank int, groups []Group, l *ledger) *shard {
+func newShard(plan *Plan, rank int, groups []Group, l *ledger) *shard {
 	s := &shard{region: plan.accumulates(rank), own: plan.Owned(rank)}
 	s.acc = l.make(kindAccumulators, plan.policy.Accum, s.region.Len())
 	s.master = l.make(kindMaster, plan.policy.Master, s.region.Len()).F32
-	s.updates = updates(params, plan, s.region)
+	s.updates = updates(plan, s.region)
 	s.states.allocate(s.updates, groups, l)
 	for _, run := range s.own.Runs {
 		for lo := run.Lo; lo < run.Hi; lo += chunk {

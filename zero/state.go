@@ -29,11 +29,11 @@ func (s *states) index(name string) int {
 }
 
 // updates cuts region into runs of one group, each at most chunk long.
-func updates(params []Param, plan *Plan, region Region) []update {
+func updates(plan *Plan, region Region) []update {
 	var all []update
 	for _, run := range region.Runs {
 		for _, sp := range plan.spansIn(run) {
-			part, group := region.cut(run.intersect(sp.Interval)), params[sp.param].Group
+			part, group := region.cut(run.intersect(sp.Interval)), sp.group
 			for part.Len() > 0 {
 				if n := len(all); n == 0 || all[n-1].group != group || all[n-1].Len() == chunk {
 					all = append(all, update{Interval: Interval{part.Lo, part.Lo}, group: group})
