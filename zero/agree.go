@@ -12,9 +12,9 @@ import (
 )
 
 // manifest is a text of everything that must be equal on all ranks, one fact a
-// line: configuration, rule, and each parameter with a hash of its initial
+// line: configuration, groups, and each parameter with a hash of its initial
 // weights.
-func manifest(params []Param, cfg Config, rule Rule) string {
+func manifest(params []Param, cfg Config, groups []Group) string {
 	var b strings.Builder
 	z := cfg.ZeroOptimization
 	for _, f := range []struct {
@@ -22,29 +22,43 @@ func manifest(params []Param, cfg Config, rule Rule) string {
 		value any
 	}{
 		{"gradient_accumulation_steps", cfg.GradientAccumulationSteps},
+		{"managed_gradient_accumulation", cfg.ManagedGradientAccumulation},
 		{"gradient_clipping", cfg.GradientClipping},
 		{"gradient_allreduce_op", cfg.GradientAllreduceOp},
+		{"prescale_gradients", cfg.PrescaleGradients},
+		{"gradient_predivide_factor", cfg.GradientPredivideFactor},
 		{"check_grad_overflow", cfg.CheckGradOverflow},
 		{"max_consecutive_skips", cfg.MaxConsecutiveSkips},
 		{"zero_optimization.stage", z.Stage},
 		{"zero_optimization.reduce_bucket_size", z.ReduceBucketSize},
 		{"zero_optimization.allgather_bucket_size", z.AllgatherBucketSize},
 		{"zero_optimization.overlap_comm", z.OverlapComm},
+		{"zero_optimization.reduction_order", z.ReductionOrder},
+		{"zero_optimization.reduce_scatter", z.ReduceScatter},
+		{"zero_optimization.contiguous_gradients", z.ContiguousGradients},
+		{"zero_optimization.use_multi_rank_bucket_allreduce", z.UseMultiRankBucketAllreduce},
+		{"zero_optimization.round_robin_gradients", z.RoundRobinGradients},
 		{"zero_optimization.ignore_unused_parameters", z.IgnoreUnusedParameters},
 		{"zero_optimization.load_from_fp32_weights", z.LoadFromFP32Weights},
 		{"data types", cfg.Policy()},
 		{"fp16", fmt.Sprintf("%+v", cfg.FP16)},
-		{"optimizer", rule},
+		{"groups", len(groups)},
 		{"parameters", len(params)},
 	} {
 		fmt.Fprintf(&b, "%s = %v\n", f.key, f.value)
 	}
+	for i, g := range groups {
+		fmt.Fprintf(&b, "group %d: optimizer = %v, learning rate times %g\n", i, g.Rule, g.LRScale)
+	}
 	for i, p := range params {
-		frozen := ""
-		if p.Frozen {
-			frozen = ", frozen"
+		fmt.Fprintf(&b, "parameter %d: %q, shape %v", i, p.Name, p.Shape)
+		if p.DType != "" {
+			fmt.Fprintf(&b, ", %s", p.DType)
 		}
-		fmt.Fprintf(&b, "parameter %d: %q, shape %v%s, initial weights %016x\n", i, p.Name, p.Shape, frozen, hashWeights(p))
+		if p.Frozen {
+			b.WriteString(", frozen")
+		}
+		fmt.Fprintf(&b, ", group %d, initial weights %016x\n", p.Group, hashWeights(p))
 	}
 	return b.String()
 }

@@ -7,13 +7,16 @@ import (
 	"sync"
 
 	"github.com/zerogap/zerogap/dtype"
-	"github.com/zerogap/zerogap/internal/kernel"
 	"github.com/zerogap/zerogap/zero/comm"
 )
 
 // gradients carries micro-batch gradients from the backward to the accumulators:
 //
 //	put: round into the bucket ─▶ bucket full ─▶ queue ─▶ reduce ─▶ buffer free
+//
+// In "local" order they are added to this rank's own sums first, and only the last
+// backward of a step (or complete, where there is no last one) goes on to the
+// buckets, with the sums.
 //
 // This file is the side of the hooks, reduce.go the side of the wire. A bucket
 // buffer is in exactly one place: with the hooks (bucket.held), in the queue or
@@ -22,10 +25,6 @@ import (
 //
 // Buckets are sent in one order on all ranks. A gradient that becomes ready
 // before its bucket's turn takes a buffer all the same, and the backward goes on.
-// It waits for a buffer only while one is being reduced, since that one comes
-// back without help from this rank's backward; otherwise another is made. So no
-// ready order can block a backward, and the buffers beyond the usual one or two
-// are as many as buckets are partly full at one time.
 type gradients struct {
 	plan   *Plan
 	rank   int
@@ -34,18 +33,27 @@ type gradients struct {
 	shard  *shard
 	ledger *ledger
 
+	predivisor float64
+	places     [][]place // by bucket; nil: in order of the elements
+
 	mu      sync.Mutex
 	changed chan struct{} // closed when a buffer came back or err was set
 	waiting int           // goroutines that wait for changed
 	err     error         // sticky
 
-	buckets []bucket     // by number
-	local   dtype.Buffer // the whole local gradient, where the stage keeps it
-	free    []dtype.Buffer
-	made    int // buffers that exist
+	buckets []bucket       // by number
+	kept    []dtype.Buffer // by bucket: views of the whole local gradient, where the stage keeps it
+	sums    dtype.Buffer   // of this rank's micro-batches, in "local" order
+	pools   []*pool        // of the wire formats
 
 	ready   []bool // by parameter, in this backward
+	begun   bool   // a backward is open
+	sends   bool   // its gradients go to the buckets
+	reduces bool   // what sends is for the next backward
+	pending bool   // sums have not been sent
+	final   bool   // sums were sent before the step: it takes no more gradients
 	filling int    // calls of put that are running
+	unused  []bool // by parameter: had no gradient in a backward since the ranks last told each other
 	bad     int    // lowest element of this rank's gradients that is Inf or NaN in this step, -1 for none
 
 	step     int   // for signatures
@@ -56,52 +64,104 @@ type gradients struct {
 	sending  int // jobs queued or being reduced
 	reducing bool
 	wake     chan struct{}
-	stop     context.CancelFunc
+	stop     context.CancelCauseFunc
 	stopped  chan struct{}
 	bounds   []int
+	single   []int        // bounds of a reduction to one owner
+	whole    dtype.Buffer // sums of a bucket that every rank makes, without reduce_scatter
 }
 
 // bucket is the state of one bucket in this backward.
 type bucket struct {
 	buf     dtype.Buffer
 	held    bool // buf is with the hooks
-	sending bool // its last job is not back; matters where buf is a view of local
+	sending bool // its last job is not back; matters where buf is a view of kept
 	missing int  // elements that have no gradient yet
 }
 
 func newGradients(plan *Plan, c comm.Communicator, s *shard, layout uint64, l *ledger) *gradients {
 	g := &gradients{
 		plan: plan, rank: c.Rank(), layout: layout, comm: c, shard: s, ledger: l,
-		changed: make(chan struct{}),
-		buckets: make([]bucket, len(plan.Buckets)),
-		ready:   make([]bool, len(plan.place)),
-		bad:     -1,
-		step:    1,
-		order:   make([]int, len(plan.Buckets)),
-		bounds:  make([]int, plan.World+1),
+		predivisor: plan.predivisor(),
+		changed:    make(chan struct{}),
+		buckets:    make([]bucket, len(plan.Buckets)),
+		ready:      make([]bool, len(plan.place)),
+		unused:     make([]bool, len(plan.place)),
+		reduces:    !plan.local(),
+		bad:        -1,
+		step:       1,
+		order:      plan.expectedOrder(),
+		bounds:     make([]int, plan.World+1),
+		single:     make([]int, plan.World+1),
 	}
 	for b := range g.buckets {
 		g.buckets[b].missing = plan.Buckets[b].Len()
-		g.order[b] = b
 	}
 	if len(g.order) > 1 {
 		g.measured = make([]int, 0, len(g.order))
 	}
-	if plan.keepsLocal() {
-		g.local = l.make(kindGradients, plan.policy.Wire, plan.Elements)
-	}
+	g.layPlaces()
+	g.allocate()
 	g.start()
 	return g
 }
 
-// put rounds the gradient of parameter i into its buckets and sends what is full.
+// allocate makes the memory that stays; buffers of buckets are made when needed.
+func (g *gradients) allocate() {
+	p, wires := g.plan, map[dtype.DType]bool{}
+	for _, c := range p.classes {
+		if c.Len() > 0 && !wires[c.wire] {
+			wires[c.wire] = true
+			g.pools = append(g.pools, newPool(p, c.wire, g.ledger))
+		}
+	}
+	if p.keepsGradient() {
+		g.kept = make([]dtype.Buffer, len(p.Buckets))
+		for _, c := range p.classes {
+			all := g.ledger.make(kindGradients, c.wire, c.Len())
+			for b, iv := range p.Buckets {
+				if iv.Lo >= c.Lo && iv.Hi <= c.Hi {
+					g.kept[b] = all.Slice(iv.Lo-c.Lo, iv.Hi-c.Lo)
+				}
+			}
+		}
+	}
+	if p.local() {
+		if g.sums = g.shard.acc; p.cfg.ZeroOptimization.Stage > 0 {
+			g.sums = g.ledger.make(kindGradients, p.policy.Accum, p.Elements)
+		}
+	}
+	if p.foldsWhole() {
+		g.whole = g.ledger.make(kindBuckets, p.policy.Accum, p.BucketLen())
+	}
+}
+
+// poolOf returns the pool of bucket b's buffers.
+func (g *gradients) poolOf(b int) *pool {
+	for _, p := range g.pools {
+		if p.wire == g.plan.wireOf(b) {
+			return p
+		}
+	}
+	panic(fmt.Sprintf("zero: no buffers for bucket %d", b))
+}
+
+// put takes the gradient of parameter i: rounds it into its buckets and sends what
+// is full, or only adds it to the local sums.
 func (g *gradients) put(ctx context.Context, i int, grad []float32) error {
-	if err := g.enter(i); err != nil {
+	sends, err := g.enter(i)
+	if err != nil {
 		return err
 	}
 	defer g.leave()
 	s, ok := g.plan.span(i)
 	if !ok {
+		return nil
+	}
+	if g.plan.local() {
+		g.addLocal(s, grad)
+	}
+	if !sends {
 		return nil
 	}
 	for b := g.plan.bucketsOf(s.Interval); b < len(g.buckets) && g.plan.Buckets[b].Hi > s.Lo; b++ {
@@ -113,19 +173,26 @@ func (g *gradients) put(ctx context.Context, i int, grad []float32) error {
 	return nil
 }
 
-func (g *gradients) enter(i int) error {
+// enter admits a gradient and reports whether it goes on to the buckets.
+func (g *gradients) enter(i int) (sends bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.err != nil {
-		return g.err
-	}
-	if g.ready[i] {
-		return fmt.Errorf("parameter %q: second gradient in one backward; give it once, after its last contribution", g.plan.names[i])
+	switch {
+	case g.err != nil:
+		return false, g.err
+	case g.final:
+		return false, errFinal
+	case g.ready[i]:
+		return false, fmt.Errorf("parameter %q: second gradient in one backward; give it once, after its last contribution", g.plan.names[i])
+	case !g.begun:
+		g.begun, g.sends = true, g.reduces
 	}
 	g.ready[i] = true
 	g.filling++
-	return nil
+	return g.sends, nil
 }
+
+var errFinal = errors.New("backward after FullGrad or SetFullGrad: with zero_optimization.reduction_order = local they end a step's gradients; call Step first")
 
 func (g *gradients) leave() {
 	g.mu.Lock()
@@ -133,27 +200,19 @@ func (g *gradients) leave() {
 	g.mu.Unlock()
 }
 
-// fill writes x (zeros when nil) into piece of bucket b, rounded once to the wire
-// format, and sends what became full.
+// fill writes x into piece of bucket b, see write, and sends what became full.
 func (g *gradients) fill(ctx context.Context, b int, piece Interval, x []float32) error {
 	g.mu.Lock()
 	err := g.acquire(ctx, b)
-	buf, at := g.buckets[b].buf, g.plan.Buckets[b].Lo
+	buf := g.buckets[b].buf
 	g.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	dst := buf.Slice(piece.Lo-at, piece.Hi-at)
-	bad := -1
-	if x == nil {
-		dst.Clear()
-	} else {
-		kernel.Round(dst, x)
-		bad = firstNonFinite(dst)
-	}
+	bad := g.write(b, buf, piece, x)
 	g.mu.Lock()
-	if bad >= 0 && (g.bad < 0 || piece.Lo+bad < g.bad) {
-		g.bad = piece.Lo + bad
+	if bad >= 0 && (g.bad < 0 || bad < g.bad) {
+		g.bad = bad
 	}
 	g.buckets[b].missing -= piece.Len()
 	full := g.buckets[b].missing == 0
@@ -172,26 +231,20 @@ func (g *gradients) fill(ctx context.Context, b int, piece Interval, x []float32
 func (g *gradients) acquire(ctx context.Context, b int) error {
 	s := &g.buckets[b]
 	for {
-		n := len(g.free)
 		switch {
 		case g.err != nil:
 			return g.err
 		case s.held:
 			return nil
-		case g.plan.keepsLocal():
+		case g.kept != nil:
 			if !s.sending {
-				iv := g.plan.Buckets[b]
-				s.buf, s.held = g.local.Slice(iv.Lo, iv.Hi), true
+				s.buf, s.held = g.kept[b], true
 				return nil
 			}
-		case n > 0:
-			s.buf, s.held = g.free[n-1], true
-			g.free = g.free[:n-1]
-			return nil
-		case g.made < g.plan.bucketBuffers() || g.sending == 0:
-			s.buf, s.held = g.ledger.make(kindBuckets, g.plan.policy.Wire, g.plan.BucketLen()), true
-			g.made++
-			return nil
+		default:
+			if s.buf, s.held = g.poolOf(b).take(); s.held {
+				return nil
+			}
 		}
 		if err := g.wait(ctx); err != nil {
 			return err
@@ -203,37 +256,52 @@ func (g *gradients) acquire(ctx context.Context, b int) error {
 func (g *gradients) release(j job) {
 	g.buckets[j.bucket].sending = false
 	g.sending--
-	if !g.plan.keepsLocal() {
-		g.free = append(g.free, j.buf)
+	if g.kept == nil {
+		p := g.poolOf(j.bucket)
+		p.sending--
+		p.giveBack(j.buf)
 	}
 	g.notify()
 }
 
-// trim gives up the buffers that only a backward out of order needed. It is for
-// a moment when none is in use. g.mu is held.
-func (g *gradients) trim() {
-	keep := min(len(g.free), g.plan.bucketBuffers())
-	for _, b := range g.free[keep:] {
-		g.ledger.add(kindBuckets, -int64(b.Bytes()))
-		g.made--
-	}
-	clear(g.free[keep:])
-	g.free = g.free[:keep]
-}
-
-// finish closes a backward: pieces that got no gradient are zero, and the last
-// buckets are sent. It returns the parameters that got none.
-func (g *gradients) finish(ctx context.Context) (unused []int, err error) {
+// finish closes a backward: pieces that got no gradient are zero, or what earlier
+// backwards left in the local sums, and the last buckets are sent. It reports
+// whether the backward sent any.
+func (g *gradients) finish(ctx context.Context) (sent bool, err error) {
 	g.mu.Lock()
 	if g.filling > 0 {
 		g.mu.Unlock()
-		return nil, errors.New("EndBackward while GradReady is running: wait for the backward to end first")
+		return false, errors.New("EndBackward while GradReady is running: wait for the backward to end first")
 	}
+	if g.final {
+		g.mu.Unlock()
+		return false, errFinal
+	}
+	if !g.begun {
+		g.begun, g.sends = true, g.reduces
+	}
+	sends := g.sends
 	for _, s := range g.plan.spans {
 		if !g.ready[s.param] {
-			unused = append(unused, s.param)
+			g.unused[s.param] = true
 		}
 	}
+	g.mu.Unlock()
+	if sends {
+		if err := g.fillRest(ctx); err != nil {
+			return false, err
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next, g.begun, g.pending = 0, false, !sends
+	clear(g.ready)
+	return sends, g.err
+}
+
+// fillRest fills and sends what is not ready.
+func (g *gradients) fillRest(ctx context.Context) error {
+	g.mu.Lock()
 	rest := g.order[g.next:]
 	g.mu.Unlock()
 	for _, b := range rest {
@@ -242,56 +310,50 @@ func (g *gradients) finish(ctx context.Context) (unused []int, err error) {
 				continue
 			}
 			if err := g.fill(ctx, b, g.plan.Buckets[b].intersect(s.Interval), nil); err != nil {
-				return unused, err
+				return err
 			}
 		}
 	}
+	return nil
+}
+
+// unsent reports whether there are local sums that no backward has sent.
+func (g *gradients) unsent() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.next = 0
-	clear(g.ready)
-	return unused, g.err
+	return g.pending && g.err == nil
 }
 
-// wait returns when something changed. g.mu is held on entry and on return.
-func (g *gradients) wait(ctx context.Context) error {
-	changed := g.changed
-	g.waiting++
-	g.mu.Unlock()
-	select {
-	case <-changed:
-	case <-ctx.Done():
+// complete sends local sums that no backward has sent, and returns when all
+// gradients of the step are in the accumulators.
+func (g *gradients) complete(ctx context.Context) error {
+	if g.unsent() {
+		if err := g.fillRest(ctx); err != nil {
+			return err
+		}
+		g.mu.Lock()
+		g.next, g.pending, g.final = 0, false, true
+		if g.measured != nil {
+			g.measured = g.measured[:0] // no order of readiness
+		}
+		g.mu.Unlock()
+		if err := g.settle(ctx); err != nil {
+			return err
+		}
 	}
-	g.mu.Lock()
-	g.waiting--
-	if err := context.Cause(ctx); err != nil && g.err == nil {
-		g.breakWith(fmt.Errorf("waiting for gradients on the wire: %w", err))
-	}
-	return g.err
+	return g.drain(ctx)
 }
 
-// notify wakes whoever waits. g.mu is held.
-func (g *gradients) notify() {
-	if g.waiting > 0 {
-		close(g.changed)
-		g.changed = make(chan struct{})
-	}
-}
-
-// breakWith ends the training on this rank and tells the others. g.mu is held.
-func (g *gradients) breakWith(err error) {
-	if g.err == nil {
-		g.err = err
-		g.comm.Abort(err)
-	}
-	g.notify()
-}
-
-// fail is breakWith for callers without the lock; it returns the error that
-// broke the training first.
-func (g *gradients) fail(err error) error {
+// open reports whether gradients were given since the last EndBackward.
+func (g *gradients) open() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.breakWith(err)
-	return g.err
+	return g.begun
+}
+
+// reduceNext says whether the next backward sends its gradients.
+func (g *gradients) reduceNext(yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reduces = yes
 }

@@ -13,14 +13,28 @@ import (
 type Config struct {
 	// GradientAccumulationSteps is the number of backwards per Step, >= 1.
 	GradientAccumulationSteps int
+	// ManagedGradientAccumulation makes a Step that does not come after
+	// exactly GradientAccumulationSteps backwards an error. When it is false
+	// the caller's Step is the boundary: the gradients of any number of
+	// backwards, at least one, are summed, and a mean is still over world size
+	// times GradientAccumulationSteps. The number must be the same on all ranks.
+	ManagedGradientAccumulation bool
 	// GradientClipping is the largest global norm that is left alone; 0 turns
 	// clipping off.
 	GradientClipping float64
 	// GradientAllreduceOp is "mean" (divide by world size times accumulation
 	// steps, once, after the sum) or "sum" (divide by nothing).
 	GradientAllreduceOp string
+	// PrescaleGradients divides by the world size before the sum instead of
+	// after it. Results do not change but for their rounding: what is sent is
+	// smaller, which keeps fp16 sums from overflowing and may make small
+	// gradients vanish.
+	PrescaleGradients bool
+	// GradientPredivideFactor is divided by before the sum and multiplied by
+	// after it, with the same effect on rounding; 1 does nothing.
+	GradientPredivideFactor float64
 	// CommunicationDataType is the wire format of gradients: fp32, bf16,
-	// fp16, or empty for the model's.
+	// fp16, or empty for each parameter's own.
 	CommunicationDataType string
 	// CheckGradOverflow skips a step whose gradients hold Inf or NaN, in every
 	// format (DeepSpeed has the key under bf16).
@@ -51,6 +65,26 @@ type ZeroOptimization struct {
 	ReduceBucketSize int
 	// AllgatherBucketSize is the most elements in one gather of weights.
 	AllgatherBucketSize int
+	// ReductionOrder is "global" or "local". With "global" every micro-batch's
+	// gradient is added in the order of the global micro-batch number, at every
+	// stage, and the world size changes no bit. With "local" stages 0 and 1 add
+	// a rank's micro-batches first, in the accumulation format, and reduce the
+	// sums once per step: a fraction 1/GradientAccumulationSteps of the
+	// traffic, and results that depend on the world size. Stage 2 reduces
+	// every micro-batch in both.
+	ReductionOrder string
+	// ReduceScatter sends gradients to their owner only; otherwise every rank
+	// sums whole buckets, and the owner keeps its part. Stage 0 always sums all.
+	ReduceScatter bool
+	// ContiguousGradients joins parameters in one bucket; otherwise each one is
+	// reduced by itself. It counts at stages 1 and 2.
+	ContiguousGradients bool
+	// UseMultiRankBucketAllreduce reduces a bucket that has several owners in
+	// one collective; otherwise there is one for each owner.
+	UseMultiRankBucketAllreduce bool
+	// RoundRobinGradients deals parameters out to the ranks by turns, so that
+	// every bucket has several owners; otherwise a rank owns a run of them.
+	RoundRobinGradients bool
 	// OverlapComm reduces on a goroutine of its own while the backward runs.
 	OverlapComm bool
 	// IgnoreUnusedParameters counts a parameter without a gradient as zero;
@@ -91,19 +125,31 @@ const (
 	OpSum  = "sum"
 )
 
+// The values of ReductionOrder.
+const (
+	OrderGlobal = "global"
+	OrderLocal  = "local"
+)
+
 // DefaultConfig returns DeepSpeed's defaults, except fp32 gradient accumulators.
 func DefaultConfig() Config {
 	return Config{
-		GradientAccumulationSteps: 1,
-		GradientClipping:          1,
-		GradientAllreduceOp:       OpMean,
-		CheckGradOverflow:         true,
-		MaxConsecutiveSkips:       100,
+		GradientAccumulationSteps:   1,
+		ManagedGradientAccumulation: true,
+		GradientClipping:            1,
+		GradientAllreduceOp:         OpMean,
+		GradientPredivideFactor:     1,
+		CheckGradOverflow:           true,
+		MaxConsecutiveSkips:         100,
 		ZeroOptimization: ZeroOptimization{
-			ReduceBucketSize:       5e8,
-			AllgatherBucketSize:    5e8,
-			IgnoreUnusedParameters: true,
-			LoadFromFP32Weights:    true,
+			ReduceBucketSize:            5e8,
+			AllgatherBucketSize:         5e8,
+			ReductionOrder:              OrderGlobal,
+			ReduceScatter:               true,
+			ContiguousGradients:         true,
+			UseMultiRankBucketAllreduce: true,
+			IgnoreUnusedParameters:      true,
+			LoadFromFP32Weights:         true,
 		},
 		FP16: FP16{InitialScalePower: 16, LossScaleWindow: 1000, Hysteresis: 2, MinLossScale: 1},
 	}
@@ -117,6 +163,10 @@ func (c Config) Validate() error {
 	p.check(c.GradientAccumulationSteps >= 1, "gradient_accumulation_steps", c.GradientAccumulationSteps, "a whole number of at least 1")
 	p.check(c.GradientClipping >= 0 && !math.IsInf(c.GradientClipping, 0), "gradient_clipping", c.GradientClipping, "a finite number, or 0 for no clipping")
 	p.check(c.GradientAllreduceOp == OpMean || c.GradientAllreduceOp == OpSum, "gradient_allreduce_op", c.GradientAllreduceOp, `"mean" or "sum"`)
+	f := c.GradientPredivideFactor
+	p.check(f > 0 && !math.IsInf(f, 0), "gradient_predivide_factor", f, "a positive finite number, 1 for none")
+	p.check(!c.PrescaleGradients || f == 1, "gradient_predivide_factor", f, "1 with prescale_gradients = true, which divides by the world size instead")
+	p.check(z.ReductionOrder == OrderGlobal || z.ReductionOrder == OrderLocal, "zero_optimization.reduction_order", z.ReductionOrder, `"global" or "local"`)
 	p.check(c.MaxConsecutiveSkips >= 1, "max_consecutive_skips", c.MaxConsecutiveSkips, "a whole number of at least 1")
 	p.dtype("communication_data_type", c.CommunicationDataType)
 	p.dtype("data_types.grad_accum_dtype", c.DataTypes.GradAccumDType)

@@ -2,8 +2,10 @@ package zero
 
 import (
 	"math"
+	"sync/atomic"
 
 	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/internal/kernel"
 )
 
 // firstNonFinite returns the index of the first Inf or NaN in b (fp32, bf16 or
@@ -16,6 +18,28 @@ func firstNonFinite(b dtype.Buffer) int {
 		if v := b.At(i); v-v != 0 {
 			return i
 		}
+	}
+	return -1
+}
+
+// roundFinite rounds x into dst and returns the index of the first Inf or NaN in
+// dst, -1 when there is none. It looks at each part while it is in the cache.
+func roundFinite(dst dtype.Buffer, x []float32) int {
+	var first atomic.Int64 // the lowest index, as its distance from the end; 0 for none
+	kernel.Parallel(ceilDiv(len(x), chunk), 1, func(lo, hi int) {
+		for c := lo; c < hi; c++ {
+			at, end := c*chunk, min((c+1)*chunk, len(x))
+			part := dst.Slice(at, end)
+			kernel.Round(part, x[at:end])
+			if i := firstNonFinite(part); i >= 0 {
+				d := int64(len(x) - at - i)
+				for old := first.Load(); d > old && !first.CompareAndSwap(old, d); old = first.Load() {
+				}
+			}
+		}
+	})
+	if d := int(first.Load()); d > 0 {
+		return len(x) - d
 	}
 	return -1
 }

@@ -39,6 +39,9 @@ type trial struct {
 	sizes  []int
 	frozen map[int]bool
 	rule   Rule
+	groups []Group
+	group  func(p int) int    // of parameter p; nil for all 0
+	dtype  func(p int) string // of parameter p; nil for the model's
 	steps  int
 	lr     float64
 	given  bool // the caller brings the Values
@@ -52,8 +55,10 @@ type trial struct {
 	// hooks is the number of goroutines that call GradReady; 0 for the
 	// training's own.
 	hooks int
-	wrap  func(comm.Communicator) comm.Communicator
-	opts  []local.Option
+	// noSync says which backwards run inside NoSync; nil for none.
+	noSync func(s, m int) bool
+	wrap   func(comm.Communicator) comm.Communicator
+	opts   []local.Option
 }
 
 // outcome is what a trial leaves.
@@ -64,6 +69,7 @@ type outcome struct {
 	values  [][]float32 // the compute copy, after each step, widened
 	peak    Memory      // of rank 0
 	now     Memory
+	traffic []Traffic // by rank
 	plan    *Plan
 }
 
@@ -105,13 +111,31 @@ func (tr trial) params() []Param {
 				p.Init[j] = tr.init(at + j)
 			}
 		}
+		if tr.group != nil {
+			p.Group = tr.group(i)
+		}
+		if tr.dtype != nil {
+			p.DType = tr.dtype(i)
+		}
 		if tr.given {
-			p.Value = dtype.Make(tr.cfg.Policy().Param, n)
+			p.Value = dtype.Make(tr.format(i), n)
 		}
 		at += n
 		params[i] = p
 	}
 	return params
+}
+
+// format returns the format of parameter i.
+func (tr trial) format(i int) dtype.DType {
+	if tr.dtype != nil && tr.dtype(i) != "" {
+		d, err := dtype.Parse(tr.dtype(i))
+		if err != nil {
+			panic(err)
+		}
+		return d
+	}
+	return tr.cfg.Policy().Param
 }
 
 // run trains and returns the ranks' errors, by rank, and what they leave.
@@ -122,16 +146,22 @@ func (tr trial) run(t fataler) (outcome, []error) {
 	}
 	outs := make([]outcome, tr.world)
 	opts := make([]*Optimizer, tr.world)
+	held := make([]*holding, tr.world)
 	errs := ranks(t, tr.world, func(c comm.Communicator) error {
 		if tr.wrap != nil {
 			c = tr.wrap(c)
 		}
-		o, err := New(context.Background(), tr.params(), tr.cfg, c, tr.rule)
+		o, err := New(context.Background(), tr.params(), tr.cfg, c, tr.rule, tr.groups...)
 		if err != nil {
 			return err
 		}
 		defer o.Close()
 		opts[c.Rank()] = o
+		defer func() {
+			held[c.Rank()] = holdingOf(o)
+			out := &outs[c.Rank()]
+			out.now, out.peak = o.Memory()
+		}()
 		return tr.train(o, c, &outs[c.Rank()])
 	}, tr.opts...)
 	if opts[0] == nil {
@@ -139,8 +169,12 @@ func (tr trial) run(t fataler) (outcome, []error) {
 	}
 	out := outs[0]
 	out.plan = opts[0].Plan()
-	out.now, out.peak = opts[0].Memory()
-	out.master, out.states = assemble(opts)
+	for _, o := range opts {
+		if o != nil {
+			out.traffic = append(out.traffic, o.Traffic())
+		}
+	}
+	out.master, out.states = assemble(out.plan, held)
 	for r, other := range outs {
 		if errs[r] == nil && errs[0] == nil {
 			tr.same(t, r, out, other)
@@ -163,10 +197,17 @@ func (tr trial) train(o *Optimizer, c comm.Communicator, out *outcome) error {
 	ctx := context.Background()
 	for s := range tr.steps {
 		for m := range tr.cfg.GradientAccumulationSteps {
-			if err := tr.backward(o, s, m, c.Rank()); err != nil {
-				return err
+			backward := func() error {
+				if err := tr.backward(o, s, m, c.Rank()); err != nil {
+					return err
+				}
+				return o.EndBackward(ctx)
 			}
-			if err := o.EndBackward(ctx); err != nil {
+			if tr.noSync != nil && tr.noSync(s, m) {
+				if err := o.NoSync(backward); err != nil {
+					return err
+				}
+			} else if err := backward(); err != nil {
 				return err
 			}
 		}
@@ -261,21 +302,45 @@ func widened(o *Optimizer) []float32 {
 	return all
 }
 
-// assemble joins the ranks' shards.
-func assemble(opts []*Optimizer) (master []float32, states [][]float32) {
-	master = make([]float32, opts[0].plan.Elements)
-	states = make([][]float32, len(opts[0].shard.state))
-	for k := range states {
-		states[k] = make([]float32, len(master))
+// holding is what one rank's shard holds.
+type holding struct {
+	region Region
+	master []float32
+	states [][]float32 // of the rule, over the region
+}
+
+// holdingOf copies o's shard.
+func holdingOf(o *Optimizer) *holding {
+	h := &holding{region: o.shard.region, master: slices.Clone(o.shard.master)}
+	for _, u := range o.shard.updates {
+		for len(h.states) < len(u.state) {
+			h.states = append(h.states, make([]float32, h.region.Len()))
+		}
+		for k, x := range u.state {
+			copy(h.states[k][u.Lo:u.Hi], x)
+		}
 	}
-	for _, o := range opts {
-		if o == nil {
+	return h
+}
+
+// assemble joins the ranks' shards, in the order of the element space.
+func assemble(p *Plan, held []*holding) (master []float32, states [][]float32) {
+	master = make([]float32, p.Elements)
+	for _, h := range held {
+		if h == nil {
 			continue
 		}
-		copy(master[o.shard.Lo:o.shard.Hi], o.shard.master)
-		for k := range states {
-			copy(states[k][o.shard.Lo:o.shard.Hi], o.shard.state[k])
+		for k := range h.states {
+			if k == len(states) {
+				states = append(states, make([]float32, p.Elements))
+			}
 		}
+		h.region.each(Interval{0, h.region.Len()}, func(iv Interval, at int) {
+			copy(master[iv.Lo:iv.Hi], h.master[at:])
+			for k := range h.states {
+				copy(states[k][iv.Lo:iv.Hi], h.states[k][at:])
+			}
+		})
 	}
 	return master, states
 }

@@ -66,55 +66,104 @@ func TestInvariance(t *testing.T) {
 	}
 }
 
-// reference is the training of tr on one thread: per element, round each
+// reference is the training of tr on one thread, per element: round each
 // micro-batch's gradient to the wire, add in order of the global micro-batch
-// number, divide once, clip, update, round.
+// number (in "local" order: add the rank's own first, round the sums), divide
+// once, clip, update, round.
 func reference(tr trial) (norms []float64, master []float32, values [][]float32) {
-	policy := tr.cfg.Policy()
-	var at []int // trainable elements: index in the space of all parameters
-	used := func(int, int, int, int) bool { return true }
-	if tr.order != nil {
-		used = func(s, m, r, p int) bool { return slices.Contains(tr.order(s, m, r), p) }
+	elems := tr.elements()
+	weights := make([]float32, len(elems)) // in registration order
+	for k, e := range elems {
+		weights[k] = tr.init(e.at)
 	}
-	var param []int
-	offset := 0
-	for p, n := range tr.sizes {
-		for j := range n {
-			if !tr.frozen[p] {
-				at, param = append(at, offset+j), append(param, p)
-				master = append(master, tr.init(offset+j))
-			}
-		}
-		offset += n
+	order := make([]int, len(elems)) // the model's own format first
+	for k := range order {
+		order[k] = k
 	}
+	rank := func(k int) int {
+		return slices.Index([]dtype.DType{tr.cfg.Policy().Param, dtype.F32, dtype.BF16, dtype.F16}, tr.format(elems[k].param))
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return rank(a) - rank(b) })
 	for s := range tr.steps {
-		g := make([]float32, len(at))
-		var sum float64
-		for e, i := range at {
-			var acc float32
-			for m := range tr.cfg.GradientAccumulationSteps {
-				for r := range tr.world {
-					if used(s, m, r, param[e]) {
-						acc = dtype.Round(policy.Accum, acc+dtype.Round(policy.Wire, tr.grad(s, m, r, i)))
-					}
-				}
-			}
-			g[e] = float32(float64(acc) / float64(tr.cfg.GradientAccumulationSteps*tr.world))
-			sum += float64(g[e]) * float64(g[e]) // blocks of one element
+		g, sum := make([]float32, len(elems)), 0.0
+		for _, k := range order {
+			g[k] = tr.mean(s, elems[k])
+			sum += float64(g[k]) * float64(g[k]) // blocks of one element
 		}
 		norm := math.Sqrt(sum)
 		norms = append(norms, norm)
-		value := make([]float32, len(at))
-		for e := range at {
+		value := make([]float32, len(elems))
+		for k, e := range elems {
 			if c := tr.cfg.GradientClipping / (norm + 1e-6); tr.cfg.GradientClipping > 0 && c < 1 {
-				g[e] = float32(float64(g[e]) * c)
+				g[k] = float32(float64(g[k]) * c)
 			}
-			master[e] -= float32(float32(tr.lr) * g[e])
-			value[e] = dtype.Round(policy.Param, master[e])
+			lr := tr.lr
+			if tr.groups != nil {
+				lr *= tr.groups[tr.group(e.param)].LRScale
+			}
+			weights[k] -= float32(float32(lr) * g[k])
+			value[k] = dtype.Round(tr.format(e.param), weights[k])
 		}
 		values = append(values, value)
 	}
+	for _, k := range order {
+		master = append(master, weights[k])
+	}
 	return norms, master, values
+}
+
+// element is a trainable element: its parameter, and its index in the space of all
+// parameters.
+type element struct{ param, at int }
+
+func (tr trial) elements() (all []element) {
+	at := 0
+	for p, n := range tr.sizes {
+		for range n {
+			if !tr.frozen[p] {
+				all = append(all, element{p, at})
+			}
+			at++
+		}
+	}
+	return all
+}
+
+// mean is the gradient of e in step s.
+func (tr trial) mean(s int, e element) float32 {
+	policy := tr.cfg.Policy()
+	wire := tr.format(e.param)
+	if tr.cfg.CommunicationDataType != "" {
+		wire = policy.Wire
+	}
+	pre, divisor := tr.cfg.GradientPredivideFactor, 1.0
+	if tr.cfg.PrescaleGradients {
+		pre = float64(tr.world)
+	}
+	if tr.cfg.GradientAllreduceOp == OpMean {
+		divisor = float64(tr.cfg.GradientAccumulationSteps * tr.world)
+	}
+	send := func(x float32) float32 { return dtype.Round(wire, float32(float64(x)/pre)) }
+	add := func(acc, x float32) float32 { return dtype.Round(policy.Accum, acc+x) }
+	local := tr.cfg.ZeroOptimization.ReductionOrder == OrderLocal && tr.cfg.ZeroOptimization.Stage < 2
+	own := make([]float32, tr.world)
+	var acc float32
+	for m := range tr.cfg.GradientAccumulationSteps {
+		for r := range tr.world {
+			if tr.order != nil && !slices.Contains(tr.order(s, m, r), e.param) {
+				continue
+			}
+			if x := tr.grad(s, m, r, e.at); local {
+				own[r] = add(own[r], x)
+			} else {
+				acc = add(acc, send(x))
+			}
+		}
+	}
+	for _, x := range own { // zeros in "global" order
+		acc = add(acc, send(x))
+	}
+	return float32(float64(acc) / (divisor / pre))
 }
 
 // TestAgainstReference: any parameters, world size, knobs, ready orders, timing
@@ -166,11 +215,21 @@ func drawTrial(t *rapid.T) trial {
 	tr.cfg = config(func(c *Config) {
 		c.GradientAccumulationSteps = rapid.IntRange(1, 3).Draw(t, "accumulation")
 		c.GradientClipping = rapid.SampledFrom([]float64{0, 1, 1e9}).Draw(t, "clipping")
-		c.CommunicationDataType = formats.Draw(t, "wire")
+		c.CommunicationDataType = rapid.SampledFrom([]string{"", "fp32", "bf16", "fp16"}).Draw(t, "wire")
 		c.DataTypes.GradAccumDType = formats.Draw(t, "accumulators")
 		c.FP16.Enabled, c.FP16.LossScale, c.BF16.Enabled = model == "fp16", 1, model == "bf16"
 		c.ZeroOptimization.Stage = rapid.IntRange(0, 2).Draw(t, "stage")
 		c.ZeroOptimization.OverlapComm = rapid.Bool().Draw(t, "overlap")
+		c.ZeroOptimization.ReductionOrder = rapid.SampledFrom([]string{OrderGlobal, OrderLocal}).Draw(t, "order")
+		c.ZeroOptimization.ReduceScatter = rapid.Bool().Draw(t, "reduce scatter")
+		c.ZeroOptimization.ContiguousGradients = rapid.Bool().Draw(t, "contiguous")
+		c.ZeroOptimization.UseMultiRankBucketAllreduce = rapid.Bool().Draw(t, "multi rank bucket")
+		c.ZeroOptimization.RoundRobinGradients = rapid.Bool().Draw(t, "round robin")
+		c.GradientAllreduceOp = rapid.SampledFrom([]string{OpMean, OpSum}).Draw(t, "op")
+		c.ManagedGradientAccumulation = rapid.Bool().Draw(t, "managed")
+		if c.PrescaleGradients = rapid.Bool().Draw(t, "prescale"); !c.PrescaleGradients {
+			c.GradientPredivideFactor = rapid.SampledFrom([]float64{1, 1, 2, 3, 0.1}).Draw(t, "predivide factor")
+		}
 		c.ZeroOptimization.ReduceBucketSize = rapid.OneOf(rapid.IntRange(1, 40), rapid.IntRange(1, 1000), rapid.Just(int(5e8))).Draw(t, "reduce bucket")
 		c.ZeroOptimization.AllgatherBucketSize = rapid.OneOf(rapid.IntRange(1, 1000), rapid.Just(int(5e8))).Draw(t, "allgather bucket")
 	})
@@ -178,6 +237,13 @@ func drawTrial(t *rapid.T) trial {
 		tr.frozen[i] = rapid.IntRange(0, 9).Draw(t, "frozen") == 0
 	}
 	seed := rapid.Uint64().Draw(t, "seed")
+	if n := rapid.IntRange(0, 3).Draw(t, "groups"); n > 0 {
+		tr.groups = []Group{{LRScale: 1}, {LRScale: 0.5}, {LRScale: 3}}[:n]
+		tr.group = func(p int) int { return int(seed>>(p%32)&0xffff) % n }
+	}
+	if rapid.Bool().Draw(t, "mixed formats") {
+		tr.dtype = func(p int) string { return []string{"", "fp32", "bf16", "fp16"}[(seed>>(2*(p%30)))%4] }
+	}
 	tr.grad = noise(seed, tr.world)
 	order := shuffled(len(tr.sizes), seed)
 	missing := rapid.Bool().Draw(t, "missing gradients")
@@ -187,6 +253,9 @@ func drawTrial(t *rapid.T) trial {
 			return o[:len(o)-len(o)/3]
 		}
 		return o
+	}
+	if tr.cfg.ZeroOptimization.ReductionOrder == OrderLocal && tr.cfg.ZeroOptimization.Stage < 2 && rapid.Bool().Draw(t, "no sync") {
+		tr.noSync = func(s, m int) bool { return seed>>(4*s+m)&1 == 1 }
 	}
 	tr.wrap = func(c comm.Communicator) comm.Communicator {
 		return &gate{Communicator: c, hold: func(n int) {
@@ -201,11 +270,17 @@ func drawTrial(t *rapid.T) trial {
 // TestNormBlocks: where blocks are longer than one element the norm is still the
 // same at every world size, and near the float64 sum.
 func TestNormBlocks(t *testing.T) {
-	sizes := []int{100_000, 3, 170_001}
+	sizes := []int{100_000, 3, 1, 2, 1, 5, 89_991, 80_001} // blocks that span parameters
 	grad := func(_, m, r, i int) float32 { return float32(math.Sin(float64(i))) * float32(1+m+r) }
 	var first float64
-	for _, world := range []int{1, 2, 4} {
-		cfg := config(func(c *Config) { c.GradientAccumulationSteps = 4 / world; c.ZeroOptimization.Stage = 2 })
+	for k := range 12 {
+		world := []int{1, 2, 4}[k%3]
+		cfg := config(func(c *Config) {
+			c.GradientAccumulationSteps = 4 / world
+			c.ZeroOptimization.Stage = 2 * (k % 2)
+			c.ZeroOptimization.RoundRobinGradients = k/3%2 == 1
+			c.ZeroOptimization.ReduceScatter = k < 6
+		})
 		g := func(s, m, r, i int) float32 { return grad(s, m*world+r, 0, i) }
 		out := trial{cfg: cfg, world: world, sizes: sizes, steps: 1, grad: g}.must(t)
 		if out.plan.NormBlock != 4 {
@@ -224,7 +299,7 @@ func TestNormBlocks(t *testing.T) {
 			}
 		}
 		if math.Float64bits(norm) != math.Float64bits(first) {
-			t.Errorf("world %d: norm %v, world 1: %v", world, norm, first)
+			t.Errorf("world %d, %+v: norm %v, world 1: %v", world, cfg.ZeroOptimization, norm, first)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 // Memory counts one rank's bytes by what they are for.
 type Memory struct {
 	Parameters   int64 // compute copies, trainable and frozen
-	Gradients    int64 // the whole local gradient, where a stage keeps it
+	Gradients    int64 // the whole local gradient, or sum of gradients, where a stage keeps it
 	Accumulators int64 // sums of micro-batch gradients
 	Master       int64 // fp32 weights
 	Moments      int64 // the rule's states
@@ -37,29 +37,41 @@ const (
 )
 
 // Memory predicts what rank allocates when gradients become ready in bucket
-// order. rule may be nil for a prediction without moments; flat says that
-// parameter memory is the optimizer's own (Param.Value left empty).
-func (p *Plan) Memory(rank int, rule Rule, flat bool) Memory {
+// order. rule and groups are those that New is given; rule may be nil for a
+// prediction without moments. flat says that parameter memory is the optimizer's
+// own (Param.Value left empty).
+func (p *Plan) Memory(rank int, rule Rule, flat bool, groups ...Group) Memory {
 	size := func(d dtype.DType, n int) int64 { return int64(n) * int64(d.Size()) }
 	sums := p.accumulates(rank).Len()
 	m := Memory{
-		Parameters:   size(p.policy.Param, p.Elements+p.frozen),
+		Parameters:   p.parameterBytes(),
+		Gradients:    p.gradientBytes(),
 		Accumulators: size(p.policy.Accum, sums),
 		Master:       size(p.policy.Master, sums),
-		Buckets:      size(p.policy.Wire, p.bucketBuffers()*p.BucketLen()),
+		Buckets:      p.bucketBytes(),
 	}
 	sent := p.normSums(rank)
 	for r := range p.World {
 		sent += p.normSums(r)
 	}
-	m.Workspace = size(dtype.F64, sent) + size(p.policy.Param, p.stagingLen(flat))
-	if rule != nil {
-		m.Moments = size(dtype.F32, sums*len(rule.States()))
-	}
-	if p.keepsLocal() {
-		m.Gradients = size(p.policy.Wire, p.Elements)
-	}
+	m.Workspace = size(dtype.F64, sent) + p.stagingBytes(flat)
+	m.Moments = size(dtype.F32, p.states(rank, rule, groups))
 	return m
+}
+
+// states returns how many elements the rules' states have on rank.
+func (p *Plan) states(rank int, rule Rule, groups []Group) (n int) {
+	region := p.accumulates(rank)
+	for _, sp := range p.spans {
+		r := rule
+		if sp.group < len(groups) && groups[sp.group].Rule != nil {
+			r = groups[sp.group].Rule
+		}
+		if r != nil {
+			n += region.cut(sp.Interval).Len() * len(r.States())
+		}
+	}
+	return n
 }
 
 // ledger counts what one rank has allocated, now and at most.
@@ -81,6 +93,13 @@ func (l *ledger) add(k kind, bytes int64) {
 	defer l.mu.Unlock()
 	l.now[k] += bytes
 	l.peak[k] = max(l.peak[k], l.now[k])
+}
+
+// close counts everything but the parameters as gone.
+func (l *ledger) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now = [kinds]int64{kindParameters: l.now[kindParameters]}
 }
 
 // report returns the live and the largest counts.

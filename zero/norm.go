@@ -21,6 +21,7 @@ type norm struct {
 	plan   *Plan
 	rank   int
 	bounds []int
+	at     []int        // scratch of total
 	send   dtype.Buffer // block sums of the partition, then normExtras
 	recv   dtype.Buffer // the same of every rank
 }
@@ -40,7 +41,7 @@ func (p *Plan) normSums(rank int) int {
 }
 
 func newNorm(plan *Plan, rank int, l *ledger) *norm {
-	n := &norm{plan: plan, rank: rank, bounds: make([]int, plan.World+1)}
+	n := &norm{plan: plan, rank: rank, bounds: make([]int, plan.World+1), at: make([]int, plan.World+1)}
 	for r := range plan.World {
 		n.bounds[r+1] = n.bounds[r] + plan.normSums(r)
 	}
@@ -62,7 +63,7 @@ func (n *norm) measure(ctx context.Context, c comm.Communicator, s *shard, g gra
 			break
 		}
 	}
-	sig.Name, sig.Bucket = "norm block sums", -1
+	sig.Name, sig.Bucket = nameNorm, -1
 	err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: sig, Bounds: n.bounds, Send: n.send, Recv: n.recv})
 	if err != nil {
 		return measure{}, err
@@ -73,26 +74,29 @@ func (n *norm) measure(ctx context.Context, c comm.Communicator, s *shard, g gra
 // total adds the block sums in block order and finds the first bad element. The
 // ranks' own gradients come first: they tell whose micro-batch it was.
 func (n *norm) total() measure {
-	m := measure{element: -1, rank: -1}
+	copy(n.at, n.bounds)
 	var sum float64
-	summed := -1.0
-	for r := range n.plan.World {
-		part := n.recv.F64[n.bounds[r]:n.bounds[r+1]]
-		sums, extras := part[:len(part)-normExtras], part[len(part)-normExtras:]
-		for _, v := range sums {
+	for _, s := range n.plan.segments {
+		blocks := ceilDiv(s.Len(), n.plan.NormBlock)
+		for _, v := range n.recv.F64[n.at[s.owner] : n.at[s.owner]+blocks] {
 			sum += v
 		}
+		n.at[s.owner] += blocks
+	}
+	m := measure{element: -1, rank: -1, norm: math.Sqrt(sum)}
+	summed := -1
+	for r := range n.plan.World {
+		extras := n.recv.F64[n.bounds[r+1]-normExtras : n.bounds[r+1]]
 		if e := int(extras[0]); e >= 0 && (m.element < 0 || e < m.element) {
 			m.element, m.rank = e, r
 		}
-		if summed < 0 {
-			summed = extras[1]
+		if e := int(extras[1]); e >= 0 && (summed < 0 || e < summed) {
+			summed = e
 		}
 	}
 	if m.element < 0 {
-		m.element = int(summed)
+		m.element = summed
 	}
-	m.norm = math.Sqrt(sum)
 	return m
 }
 

@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/zerogap/zerogap/dtype"
@@ -42,7 +41,8 @@ type Optimizer struct {
 	cfg    Config
 	params []Param
 	comm   comm.Communicator
-	rule   Rule
+	meter  *meter // comm, as it counts
+	groups []Group
 	layout uint64
 	ledger *ledger
 
@@ -52,7 +52,8 @@ type Optimizer struct {
 	scaler  *scaler
 	weights *gatherer
 
-	micro   int // backwards of this step that are closed
+	micro   int  // backwards of this step that are closed
+	noSync  bool // inside NoSync
 	tried   int
 	applied int
 	inARow  int // skipped steps since the last applied one
@@ -75,13 +76,14 @@ type StepResult struct {
 }
 
 // New builds a rank's optimizer. It is collective: every rank calls it with equal
-// parameters, configuration and rule, and a difference is an error on every rank
-// that names the first one and both sides. An error of one rank alone aborts the
+// parameters, configuration, rule and groups, and a difference is an error on every
+// rank that names the first one and both sides. Without groups all parameters are
+// of one, with rule. An error of one rank alone aborts the
 // communicator, so that the others do not wait for it. New writes the initial
 // weights into the Values; the communicator stays the caller's to close, after
 // Close.
-func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule) (*Optimizer, error) {
-	o, err := build(ctx, params, cfg, c, rule)
+func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule, groups ...Group) (*Optimizer, error) {
+	o, err := build(ctx, params, cfg, c, rule, groups)
 	if err != nil {
 		if !errors.As(err, new(*disagreement)) { // which all ranks have found
 			c.Abort(err)
@@ -91,35 +93,34 @@ func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, r
 	return o, nil
 }
 
-func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule) (*Optimizer, error) {
+func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule, groups []Group) (*Optimizer, error) {
 	plan, err := NewPlan(params, cfg, c.Size())
 	if err != nil {
 		return nil, err
 	}
-	if v, ok := rule.(interface{ Validate() error }); ok {
-		if err := v.Validate(); err != nil {
-			return nil, err
-		}
-	}
-	if err := checkParams(params, plan.policy.Param); err != nil {
+	if groups, err = completed(groups, rule); err != nil {
 		return nil, err
 	}
-	layout, err := agree(ctx, c, manifest(params, cfg, rule))
+	if err := checkParams(params, plan.policy, len(groups)); err != nil {
+		return nil, err
+	}
+	m := &meter{Communicator: c}
+	c = m
+	layout, err := agree(ctx, c, manifest(params, cfg, groups))
 	if err != nil {
 		return nil, err
 	}
 	o := &Optimizer{
-		plan: plan, cfg: cfg, params: slices.Clone(params), comm: c, rule: rule,
+		plan: plan, cfg: cfg, params: slices.Clone(params), comm: c, meter: m, groups: groups,
 		layout: layout, ledger: new(ledger), scaler: newScaler(cfg.FP16),
 	}
 	flat := values(o.params, plan, o.ledger)
-	o.shard = newShard(o.params, plan, c.Rank(), rule, o.ledger)
+	o.shard = newShard(plan, c.Rank(), groups, o.ledger)
 	o.norm = newNorm(plan, c.Rank(), o.ledger)
 	o.weights = newGatherer(plan, c.Rank(), o.params, flat, o.ledger)
-	for i := range o.params {
-		o.params[i].Init = nil
-	}
+	load(o.params, o.shard, plan)
 	o.grads = newGradients(plan, c, o.shard, layout, o.ledger)
+	o.nextBackward()
 	return o, nil
 }
 
@@ -135,7 +136,7 @@ func (o *Optimizer) GradReady(ctx context.Context, i int, grad []float32) error 
 		return fmt.Errorf("gradient of parameter %d: there are %d", i, len(o.params))
 	case o.params[i].Frozen:
 		return fmt.Errorf("parameter %q is frozen: it takes no gradient", o.params[i].Name)
-	case o.micro == o.cfg.GradientAccumulationSteps:
+	case o.full():
 		return o.tooMany()
 	}
 	if n, _ := o.params[i].Len(); len(grad) != n {
@@ -146,27 +147,33 @@ func (o *Optimizer) GradReady(ctx context.Context, i int, grad []float32) error 
 
 // EndBackward closes a micro-step, after the last GradReady has returned.
 // Parameters without a gradient count as zero, or, when
-// ignore_unused_parameters is false, are an error on all ranks that names them.
+// ignore_unused_parameters is false, are an error on all ranks that names them
+// (in "local" order, where ranks meet once per step, at the end of the step).
 func (o *Optimizer) EndBackward(ctx context.Context) error {
 	if o.closed {
 		return errClosed
 	}
-	if o.micro == o.cfg.GradientAccumulationSteps {
+	if o.full() {
 		return o.tooMany()
 	}
-	unused, err := o.grads.finish(ctx)
+	sent, err := o.grads.finish(ctx)
 	if err != nil {
 		return err
 	}
-	if err := o.grads.settle(ctx, unused); err != nil {
-		return err
+	if sent {
+		if err := o.grads.settle(ctx); err != nil {
+			return err
+		}
 	}
 	o.micro++
+	o.nextBackward()
 	return nil
 }
 
 // Step updates the weights at the accumulation boundary: exactly
-// gradient_accumulation_steps backwards must have been closed. A step with
+// gradient_accumulation_steps backwards must have been closed, or, when
+// managed_gradient_accumulation is false, at least one. Out of its place it is an
+// error that changes nothing. A step with
 // non-finite gradients is skipped whole, on all ranks, unless
 // check_grad_overflow is false. After Step, applied or not, the accumulators are
 // zero.
@@ -174,7 +181,7 @@ func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
 	if err := o.boundary(lr); err != nil {
 		return StepResult{}, err
 	}
-	if err := o.grads.drain(ctx); err != nil {
+	if err := o.complete(ctx); err != nil {
 		return StepResult{}, err
 	}
 	grad := gradient{divisor: o.divisor(), clip: 1}
@@ -185,26 +192,15 @@ func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
 	grad.clip = clipCoefficient(o.cfg.GradientClipping, m.norm)
 	apply := m.finite() || !o.cfg.CheckGradOverflow
 	if apply {
-		o.shard.update(o.rule, o.applied+1, lr, grad)
-		if err := o.weights.gather(ctx, o.comm, o.shard, o.signature()); err != nil {
+		home := o.weights.home(o.shard)
+		o.shard.update(o.groups, o.applied+1, lr, grad, home)
+		if err := o.weights.gather(ctx, o.comm, o.shard, home.Len() > 0, o.signature()); err != nil {
 			return StepResult{}, o.grads.fail(err)
 		}
+	} else {
+		o.shard.clear()
 	}
-	o.shard.clear()
 	return o.count(apply, m, grad.clip)
-}
-
-// boundary refuses a Step that is out of place.
-func (o *Optimizer) boundary(lr float64) error {
-	switch a := o.cfg.GradientAccumulationSteps; {
-	case o.closed:
-		return errClosed
-	case o.micro != a:
-		return fmt.Errorf("step after %d of %d backwards: gradient_accumulation_steps = %d", o.micro, a, a)
-	case !(lr >= 0) || math.IsInf(lr, 0):
-		return fmt.Errorf("learning rate %v: want a finite number of at least 0", lr)
-	}
-	return nil
 }
 
 // count ends a step: counters, loss scale, and the stop after too many skips.
@@ -230,25 +226,12 @@ func (o *Optimizer) count(applied bool, m measure, clip float64) (StepResult, er
 		err = fmt.Errorf("%v: %w", r.Skip, err)
 	}
 	o.grads.nextStep(o.tried+1, err)
+	o.nextBackward()
 	return r, err
-}
-
-// divisor returns what sums are divided by: micro-batches of all ranks, for a
-// mean, times the loss scale that multiplied this step's losses.
-func (o *Optimizer) divisor() float64 {
-	if o.cfg.GradientAllreduceOp == OpSum {
-		return o.scaler.scale
-	}
-	return o.scaler.scale * float64(o.cfg.GradientAccumulationSteps*o.plan.World)
 }
 
 func (o *Optimizer) signature() comm.Signature {
 	return comm.Signature{Step: o.tried + 1, Layout: o.layout}
-}
-
-func (o *Optimizer) tooMany() error {
-	a := o.cfg.GradientAccumulationSteps
-	return fmt.Errorf("backward %d of a step with gradient_accumulation_steps = %d: call Step first", a+1, a)
 }
 
 // LossScale returns what to multiply the loss of the next backward by: 1 outside
@@ -264,25 +247,34 @@ func (o *Optimizer) Value(i int) dtype.Buffer { return o.params[i].Value }
 // Plan returns the layout.
 func (o *Optimizer) Plan() *Plan { return o.plan }
 
-// Policy returns the formats in use.
+// Policy returns the formats in use, of parameters that have none of their own.
 func (o *Optimizer) Policy() Policy { return o.plan.policy }
 
 // Memory returns the bytes this rank holds now and the most it has held, by kind.
 func (o *Optimizer) Memory() (now, peak Memory) { return o.ledger.report() }
 
-// Drain waits until every gradient given so far is in the accumulators. Between
+// Drain waits until every gradient that was sent is in the accumulators. Between
 // closed backwards the communicator is then free for the caller's own use.
-func (o *Optimizer) Drain(ctx context.Context) error { return o.grads.drain(ctx) }
+func (o *Optimizer) Drain(ctx context.Context) error {
+	if o.closed {
+		return errClosed
+	}
+	return o.grads.drain(ctx)
+}
 
 var errClosed = errors.New("the optimizer is closed")
 
-// Close ends the optimizer's goroutine. A reduction that is still running is
-// given up, which the other ranks see as an error. No other method may be
-// running; Value stays valid.
+// Close ends the optimizer's goroutine and lets go of all its memory but the
+// Values. A reduction that is still running is given up, which the other ranks
+// see as an error: a rank that failed calls Communicator.Abort with the cause
+// first, so that they see that instead. No other method may be running; Value,
+// Plan, Policy and the counts stay valid.
 func (o *Optimizer) Close() error {
 	if !o.closed {
 		o.closed = true
 		o.grads.close()
+		o.grads, o.shard, o.norm, o.weights = nil, nil, nil, nil
+		o.ledger.close()
 	}
 	return nil
 }

@@ -3,12 +3,10 @@ package zero
 import (
 	"fmt"
 	"math"
-	"slices"
 	"sort"
 	"unsafe"
 
 	"github.com/zerogap/zerogap/dtype"
-	"github.com/zerogap/zerogap/internal/kernel"
 )
 
 // Param is one parameter of the model, in registration order.
@@ -19,11 +17,22 @@ type Param struct {
 	// keeps no reference. A frozen parameter may have none; its Value is then
 	// left as it is.
 	Init []float32
-	// Value is the compute copy in Policy.Param's format: the caller's memory,
-	// written by New and by each Step. It may be empty for every parameter:
-	// New then makes them views of one flat buffer (Optimizer.Value), and
+	// DType is the format of the compute copy: fp32, bf16, fp16, or empty for
+	// Policy.Param.
+	DType string
+	// Group is the index of the parameter's group in those given to New.
+	Group int
+	// Value is the compute copy in that format: the caller's memory, written by
+	// New and by each Step. It may be empty for every parameter: New then makes
+	// them views of one flat buffer for each format (Optimizer.Value), and
 	// gathered weights arrive in place.
 	Value dtype.Buffer
+	// Loaded, when it is not nil, is called once by New with the compute copy,
+	// after the weights of Init have been written to it and wherever else they
+	// belong: a caller that has no other use for them lets go of them here, and
+	// needs no room for the initial weights of all parameters beside the
+	// training state.
+	Loaded func(value dtype.Buffer)
 	// Frozen parameters have no gradient and are in no layout.
 	Frozen bool
 }
@@ -45,39 +54,53 @@ func (p Param) Len() (int, error) {
 
 // checkParams refuses what no layout can express: wrong lengths and formats, and
 // a parameter that was given twice.
-func checkParams(params []Param, want dtype.DType) error {
+func checkParams(params []Param, policy Policy, groups int) error {
 	names := make(map[string]int, len(params))
 	var with, without []string // parameters with elements, by whether they bring a Value
 	for i, p := range params {
-		n, err := p.Len()
-		if err != nil {
-			return err
-		}
 		if j, twice := names[p.Name]; twice {
 			return fmt.Errorf("parameters %d and %d are both named %q: register a tied weight once, and give others names of their own", j, i, p.Name)
 		}
 		names[p.Name] = i
-		if len(p.Init) != n && !(p.Frozen && len(p.Init) == 0) {
-			return fmt.Errorf("parameter %q: %d initial weights for shape %v, want %d", p.Name, len(p.Init), p.Shape, n)
+		if err := checkParam(p, policy, groups); err != nil {
+			return err
 		}
-		if p.Value.Len() == 0 {
-			if n > 0 {
-				without = append(without, p.Name)
-			}
-			continue
-		}
-		with = append(with, p.Name)
-		if p.Value.Len() != n {
-			return fmt.Errorf("parameter %q: Value has %d elements, shape %v wants %d", p.Name, p.Value.Len(), p.Shape, n)
-		}
-		if p.Value.DType != want {
-			return fmt.Errorf("parameter %q: Value is %s, the configuration makes parameters %s", p.Name, p.Value.DType, want)
+		n, _ := p.Len() // checked by the plan
+		switch {
+		case p.Value.Len() > 0:
+			with = append(with, p.Name)
+		case n > 0:
+			without = append(without, p.Name)
 		}
 	}
 	if len(with) > 0 && len(without) > 0 {
 		return fmt.Errorf("parameter %q has a Value and %q has none: give one for every parameter, or for none", with[0], without[0])
 	}
 	return checkOverlap(params)
+}
+
+// checkParam checks one parameter.
+func checkParam(p Param, policy Policy, groups int) error {
+	n, err := p.Len()
+	if err != nil {
+		return err
+	}
+	want, err := paramFormat(p, policy)
+	switch {
+	case err != nil:
+		return err
+	case len(p.Init) != n && !(p.Frozen && len(p.Init) == 0):
+		return fmt.Errorf("parameter %q: %d initial weights for shape %v, want %d", p.Name, len(p.Init), p.Shape, n)
+	case p.Group < 0 || p.Group >= groups:
+		return fmt.Errorf("parameter %q: group %d, there are %d, numbered from 0", p.Name, p.Group, groups)
+	case p.Value.Len() == 0:
+		return nil
+	case p.Value.Len() != n:
+		return fmt.Errorf("parameter %q: Value has %d elements, shape %v wants %d", p.Name, p.Value.Len(), p.Shape, n)
+	case p.Value.DType != want:
+		return fmt.Errorf("parameter %q: Value is %s, the configuration makes it %s", p.Name, p.Value.DType, want)
+	}
+	return nil
 }
 
 // checkOverlap refuses parameters whose Values share memory: a tied weight is
@@ -119,44 +142,4 @@ func address(b dtype.Buffer) uintptr {
 		return uintptr(unsafe.Pointer(unsafe.SliceData(b.F64)))
 	}
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b.U16)))
-}
-
-// values completes the compute copies of params: where they brought no memory it
-// makes one flat buffer, trainable parameters first, in layout order. It returns
-// that buffer's trainable part (empty when the caller brought the memory) and
-// writes the rounded initial weights.
-func values(params []Param, plan *Plan, l *ledger) dtype.Buffer {
-	flat := dtype.Buffer{DType: plan.policy.Param}
-	total := plan.Elements + plan.frozen
-	if slices.ContainsFunc(params, func(p Param) bool { return p.Value.Len() > 0 }) {
-		l.add(kindParameters, int64(total)*int64(plan.policy.Param.Size()))
-	} else {
-		whole := l.make(kindParameters, plan.policy.Param, total)
-		flat = whole.Slice(0, plan.Elements)
-		carve(params, plan, whole)
-	}
-	for _, p := range params {
-		if len(p.Init) > 0 {
-			kernel.Round(p.Value, p.Init)
-		}
-	}
-	return flat
-}
-
-// carve makes the Values views of whole.
-func carve(params []Param, plan *Plan, whole dtype.Buffer) {
-	frozen := plan.Elements
-	for i := range params {
-		p := &params[i]
-		if s, ok := plan.span(i); ok {
-			p.Value = whole.Slice(s.Lo, s.Hi)
-			continue
-		}
-		n := 0
-		if p.Frozen {
-			n, _ = p.Len() // checked before
-		}
-		p.Value = whole.Slice(frozen, frozen+n)
-		frozen += n
-	}
 }

@@ -10,11 +10,16 @@ import (
 
 func planOf(t fataler, sizes []int, world, bucket int) *Plan {
 	t.Helper()
+	return planWith(t, sizes, world, func(c *Config) { c.ZeroOptimization.ReduceBucketSize = bucket })
+}
+
+func planWith(t fataler, sizes []int, world int, change func(*Config)) *Plan {
+	t.Helper()
 	params := make([]Param, len(sizes))
 	for i, n := range sizes {
 		params[i] = Param{Name: fmt.Sprintf("p%d", i), Shape: []int{n}}
 	}
-	p, err := NewPlan(params, config(func(c *Config) { c.ZeroOptimization.ReduceBucketSize = bucket }), world)
+	p, err := NewPlan(params, config(change), world)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,46 +100,113 @@ func TestBuckets(t *testing.T) {
 }
 
 // TestPlanCovers: buckets and partitions each cover every element once, whatever
-// the sizes.
+// the sizes, and the places in a bucket's buffer are in order of the owners.
 func TestPlanCovers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(0, 200_000), 1, 30).Draw(t, "sizes")
 		world := rapid.IntRange(1, 40).Draw(t, "world")
 		size := rapid.IntRange(1000, 1_000_000).Draw(t, "bucket")
-		p := planOf(t, sizes, world, size)
+		p := planWith(t, sizes, world, func(c *Config) {
+			c.ZeroOptimization.ReduceBucketSize = size
+			c.ZeroOptimization.RoundRobinGradients = rapid.Bool().Draw(t, "round robin")
+			c.ZeroOptimization.ContiguousGradients = rapid.Bool().Draw(t, "contiguous")
+			c.ZeroOptimization.Stage = 2
+		})
 		at := p.Elements
 		for _, b := range p.Buckets {
 			if b.Hi != at || b.Len() < 1 || b.Len() > size {
 				t.Fatalf("bucket %+v after element %d", b, at)
 			}
 			at = b.Lo
-			if s := p.spansIn(b); len(s) > 1 && (s[0].Lo < b.Lo || s[len(s)-1].Hi > b.Hi) {
+			if s := p.spansIn(b); len(s) > 1 && (s[0].Lo < b.Lo || s[len(s)-1].Hi > b.Hi || !p.cfg.ZeroOptimization.ContiguousGradients) {
 				t.Fatalf("bucket %+v cuts a parameter and holds another", b)
 			}
-			bounds := make([]int, world+1)
-			p.owners(b, bounds)
-			for r := range world {
-				own := b.intersect(p.Owned(r))
-				if own.Len() != bounds[r+1]-bounds[r] || own.Len() > 0 && own.Lo-b.Lo != bounds[r] {
-					t.Fatalf("bucket %+v: rank %d owns %+v, bounds %v", b, r, own, bounds)
-				}
-			}
+			checkPlaces(t, p, b)
 		}
 		if at != 0 {
 			t.Fatalf("buckets end at element %d", at)
 		}
-		at = 0
-		for r := range world {
-			own := p.Owned(r)
-			if own.Len() > 0 && own.Lo != at || own.Lo%p.NormBlock != 0 && own.Len() > 0 {
-				t.Fatalf("rank %d owns %+v after element %d", r, own, at)
-			}
-			at += own.Len()
-		}
-		if at != p.Elements || p.Partition%p.NormBlock != 0 {
-			t.Fatalf("partitions of %d cover %d of %d elements", p.Partition, at, p.Elements)
-		}
+		checkPartitions(t, p)
 	})
+}
+
+// checkPlaces: each element of bucket b has a place, in the segment of its owner,
+// in ascending order there.
+func checkPlaces(t *rapid.T, p *Plan, b Interval) {
+	bounds, total := make([]int, p.World+1), 0
+	p.owners(b, bounds)
+	next := slices.Clone(bounds)
+	for r := range p.World {
+		if n := p.Owned(r).cut(b).Len(); n != bounds[r+1]-bounds[r] {
+			t.Fatalf("bucket %+v: rank %d owns %d elements, bounds %v", b, r, n, bounds)
+		}
+	}
+	for _, pl := range p.places(b) {
+		owner := p.segmentsIn(pl.Interval)[0].owner
+		if off := p.Owned(owner).offset(pl.Lo); pl.at != next[owner] || off-p.Owned(owner).offset(b.Lo) != pl.at-bounds[owner] {
+			t.Fatalf("bucket %+v: %+v of rank %d, next place %d", b, pl, owner, next[owner])
+		}
+		next[owner] += pl.Len()
+		total += pl.Len()
+	}
+	if total != b.Len() {
+		t.Fatalf("bucket %+v has places for %d elements", b, total)
+	}
+}
+
+// checkPartitions: the ranks' regions are whole norm blocks, apart, of equal size,
+// and cover all elements.
+func checkPartitions(t *rapid.T, p *Plan) {
+	owner, total := make([]int, ceilDiv(p.Elements, p.NormBlock)), 0
+	for r := range p.World {
+		own := p.Owned(r)
+		if own.Len() > p.Partition {
+			t.Fatalf("rank %d owns %d elements, a partition has %d", r, own.Len(), p.Partition)
+		}
+		total += own.Len()
+		for _, run := range own.Runs {
+			if run.Lo%p.NormBlock != 0 || run.Hi%p.NormBlock != 0 && run.Hi != p.Elements {
+				t.Fatalf("rank %d owns %+v with norm blocks of %d", r, run, p.NormBlock)
+			}
+			for k := run.Lo / p.NormBlock; k < ceilDiv(run.Hi, p.NormBlock); k++ {
+				if owner[k]++; owner[k] > 1 {
+					t.Fatalf("block %d has two owners", k)
+				}
+			}
+			own.each(own.cut(run), func(iv Interval, at int) {
+				if iv != run || own.offset(run.Lo) != at {
+					t.Fatalf("run %+v is at %d, found as %+v", run, at, iv)
+				}
+			})
+		}
+	}
+	if total != p.Elements || p.Partition%p.NormBlock != 0 {
+		t.Fatalf("partitions of %d cover %d of %d elements", p.Partition, total, p.Elements)
+	}
+}
+
+// TestRoundRobin: parameters go to the ranks by turns, as far as equal shares allow.
+func TestRoundRobin(t *testing.T) {
+	for _, tc := range []struct {
+		sizes []int
+		world int
+		want  [][]Interval
+	}{
+		{[]int{10, 10, 10, 10}, 2, [][]Interval{{{0, 10}, {20, 30}}, {{10, 20}, {30, 40}}}},
+		{[]int{10, 10, 10, 10}, 1, [][]Interval{{{0, 40}}}},
+		{[]int{6, 0, 2, 4}, 2, [][]Interval{{{0, 6}}, {{6, 12}}}},
+		{[]int{6, 2, 4}, 2, [][]Interval{{{0, 6}}, {{6, 12}}}},
+		{[]int{2, 6, 4}, 2, [][]Interval{{{0, 2}, {8, 12}}, {{2, 8}}}},
+		{[]int{4, 4, 8}, 2, [][]Interval{{{0, 4}, {8, 12}}, {{4, 8}, {12, 16}}}},
+		{[]int{1}, 3, [][]Interval{{{0, 1}}, nil, nil}},
+	} {
+		p := planWith(t, tc.sizes, tc.world, func(c *Config) { c.ZeroOptimization.RoundRobinGradients = true })
+		for r, want := range tc.want {
+			if got := p.Owned(r).Runs; !slices.Equal(got, want) {
+				t.Errorf("%v over %d: rank %d owns %v, want %v", tc.sizes, tc.world, r, got, want)
+			}
+		}
+	}
 }
 
 // TestZeroSized: an empty parameter is as if it were absent, wherever it stands.

@@ -22,7 +22,7 @@ func (j *job) header() {
 	line("batch", "%d = %d a micro-batch x %d accumulated x %d ranks (%s)", c.TrainBatchSize, c.TrainMicroBatchSizePerGPU, c.GradientAccumulationSteps, c.Comm.World, c.WorldOrigin)
 	line("optimizer", "%v, %s; clipping %s", rule(c), describeSchedule(c.Scheduler.Type, schedule(c)), onOff(c.GradientClipping))
 	line("dtypes", "%v", zeroConfig(c).Policy())
-	line("zero", "stage %d, overlap_comm %v, %s, partitions of %s", c.ZeroOptimization.Stage, c.ZeroOptimization.OverlapComm, buckets(p), thousands(p.Partition))
+	line("zero", "stage %d, %s reduction order, overlap_comm %v, %s, partitions of %s", c.ZeroOptimization.Stage, c.ZeroOptimization.ReductionOrder, c.ZeroOptimization.OverlapComm, buckets(p), thousands(p.Partition))
 	line("checkpoints", "activations: %s", describeCheckpointing(m.ActivationCheckpointing.Mode, m.ActivationCheckpointing.Segments))
 	line("memory", "%s", memoryLine("a rank, without activations:", p.Memory(0, rule(c), true)))
 	line("engine", "%s, %d ranks as goroutines, GOMAXPROCS %d", c.Comm.Engine, c.Comm.World, runtime.GOMAXPROCS(0))

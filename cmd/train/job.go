@@ -147,21 +147,28 @@ func (j *job) run(ctx context.Context) (err error) {
 // rank runs one rank to its end. Whatever ends it early reaches the others
 // through the communicator, so that none waits for it.
 func (j *job) rank(ctx context.Context, c comm.Communicator) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-		if err != nil {
-			c.Abort(err)
-		}
-		err = errors.Join(err, c.Close())
-	}()
+	defer func() { err = errors.Join(err, c.Close()) }()
+	defer abortOnFailure(c, &err)
 	t, err := newTrainer(ctx, j, c)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.engine.Close()) }()
+	// Before the engine closes: the others are to hear the cause, not that this
+	// rank gave up a reduction.
+	defer abortOnFailure(c, &err)
 	return t.train(ctx)
+}
+
+// abortOnFailure is deferred: it turns a panic into an error and tells the other
+// ranks of either.
+func abortOnFailure(c comm.Communicator, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+	}
+	if *err != nil {
+		c.Abort(*err)
+	}
 }
 
 // rootCause picks the error to show: that of the rank where it began, with its

@@ -1,11 +1,14 @@
 // Command train trains a diffusion UNet with the ZeRO optimizer.
 //
 //	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet]
+//	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json]
 //
-// It prints what will run, trains all ranks in this process, and leaves in the
-// output folder the effective configuration, CSV curves, a plot of the loss and
-// grids of generated pictures. Ctrl-C stops at the end of the running step and
-// still writes the final pictures; a second Ctrl-C stops at once.
+// The first form prints what will run, trains all ranks in this process, and
+// leaves in the output folder the effective configuration, CSV curves, a plot of
+// the loss and grids of generated pictures. Ctrl-C stops at the end of the running
+// step and still writes the final pictures; a second Ctrl-C stops at once. The
+// second form predicts memory and traffic of a rank for every stage and many world
+// sizes; it allocates and runs nothing.
 //
 // Exit codes: 0 done or stopped by the user, 1 the run failed, 2 the command
 // line or the configuration is wrong.
@@ -61,9 +64,14 @@ type usageError struct{ error }
 func (u usageError) Unwrap() error { return u.error }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stderr)
-	if err == nil {
-		err = train(o, stdout, stderr)
+	var err error
+	if len(args) > 0 && args[0] == "plan" {
+		err = planCommand(args[1:], stdout, stderr)
+	} else {
+		var o options
+		if o, err = parse(args, stderr); err == nil {
+			err = train(o, stdout, stderr)
+		}
 	}
 	var usage usageError
 	switch {

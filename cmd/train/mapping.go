@@ -29,6 +29,12 @@ func checks() []config.Check {
 			z.GradientAccumulationSteps = max(1, z.GradientAccumulationSteps) // 0 here has been reported with the batch sizes
 			return z.Validate()
 		}},
+		{Section: "optimizer", Run: func(c *config.Config) error {
+			if v, ok := rule(c).(interface{ Validate() error }); ok {
+				return v.Validate()
+			}
+			return nil
+		}},
 		{Section: "scheduler", Run: func(c *config.Config) error {
 			if v, ok := schedule(c).(interface{ Validate() error }); ok {
 				return v.Validate()
@@ -126,6 +132,9 @@ func zeroConfig(c *config.Config) zero.Config {
 	z.GradientAccumulationSteps = c.GradientAccumulationSteps
 	z.GradientClipping = c.GradientClipping
 	z.GradientAllreduceOp = c.GradientAllreduceOp
+	z.ManagedGradientAccumulation = c.ManagedGradientAccumulation
+	z.PrescaleGradients = c.PrescaleGradients
+	z.GradientPredivideFactor = c.GradientPredivideFactor
 	z.CommunicationDataType = c.CommunicationDataType.String()
 	z.DataTypes.GradAccumDType = c.DataTypes.GradAccumDType.String()
 	if c.BF16.Enabled {
@@ -142,13 +151,26 @@ func zeroConfig(c *config.Config) zero.Config {
 	z.ZeroOptimization.ReduceBucketSize = c.ZeroOptimization.ReduceBucketSize
 	z.ZeroOptimization.AllgatherBucketSize = c.ZeroOptimization.AllgatherBucketSize
 	z.ZeroOptimization.OverlapComm = c.ZeroOptimization.OverlapComm
+	z.ZeroOptimization.ReductionOrder = c.ZeroOptimization.ReductionOrder
+	z.ZeroOptimization.ReduceScatter = c.ZeroOptimization.ReduceScatter
+	z.ZeroOptimization.ContiguousGradients = c.ZeroOptimization.ContiguousGradients
+	z.ZeroOptimization.UseMultiRankBucketAllreduce = c.ZeroOptimization.UseMultiRankBucketAllreduce
+	z.ZeroOptimization.RoundRobinGradients = c.ZeroOptimization.RoundRobinGradients
 	z.ZeroOptimization.IgnoreUnusedParameters = c.ZeroOptimization.IgnoreUnusedParameters
 	z.ZeroOptimization.LoadFromFP32Weights = c.ZeroOptimization.LoadFromFP32Weights
 	return z
 }
 
-func rule(c *config.Config) zero.AdamW {
+func rule(c *config.Config) zero.Rule {
 	p := c.Optimizer.Params
+	switch c.Optimizer.Type {
+	case "SGD":
+		return zero.SGD{Momentum: p.Momentum, Dampening: p.Dampening, WeightDecay: p.WeightDecay, Nesterov: p.Nesterov}
+	case "Lion":
+		return zero.Lion{Beta1: p.Betas[0], Beta2: p.Betas[1], WeightDecay: p.WeightDecay}
+	case "Adam":
+		return zero.Adam{Beta1: p.Betas[0], Beta2: p.Betas[1], Eps: p.Eps, WeightDecay: p.WeightDecay}
+	}
 	return zero.AdamW{Beta1: p.Betas[0], Beta2: p.Betas[1], Eps: p.Eps, WeightDecay: p.WeightDecay}
 }
 

@@ -148,8 +148,11 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 	if n := len(t.curves.heldOut); n > 0 {
 		say("held-out     loss %.4f", t.curves.heldOut[n-1])
 	}
-	now, _ := t.engine.Optimizer().Memory()
-	say("memory       %s", memoryLine("measured on rank 0:", now))
+	opt := t.engine.Optimizer()
+	_, peak := opt.Memory()
+	say("memory       %s; predicted %s", memoryLine("measured on rank 0:", peak), mib(t.plan.Memory(0, rule(t.cfg), true).Total()))
+	tried, applied := opt.Steps()
+	say("traffic      %s", trafficLine(opt.Traffic(), t.plan.Traffic(0), tried, applied))
 	say("activations  %s at most on rank 0", mib(t.activations))
 	say("output       %s", t.describeOutput())
 	return err

@@ -3,8 +3,6 @@ package config
 import (
 	"math"
 	"slices"
-
-	"github.com/zerogap/zerogap/dtype"
 )
 
 // derive fills in the values whose default is another value.
@@ -51,9 +49,6 @@ func (l *loader) precision() {
 		return
 	}
 	model := c.ModelDType()
-	if a := c.DataTypes.GradAccumDType; l.sound("data_types.grad_accum_dtype") && a != dtype.F32 && a != model {
-		l.failValue("data_types.grad_accum_dtype", "must be fp32 or the model's dtype, which is %s", model)
-	}
 	if e, given := l.entries["data_types.param_dtype"]; given && l.sound("data_types.param_dtype") {
 		if d, err := l.index["data_types.param_dtype"].convert(e.value); err == nil && d != model {
 			l.failValue("data_types.param_dtype", "the model's dtype is %s, by bf16.enabled and fp16.enabled: leave this key out or make them agree", model)
@@ -65,17 +60,57 @@ func (l *loader) precision() {
 	}
 }
 
+// optimizerParams says which parameters a type has besides lr.
+func optimizerParams(typ string) []string {
+	switch typ {
+	case "SGD":
+		return []string{"weight_decay", "momentum", "dampening", "nesterov"}
+	case "Lion":
+		return []string{"betas", "weight_decay"}
+	case "Adam":
+		return []string{"betas", "eps", "weight_decay", "adam_w_mode"}
+	}
+	return []string{"betas", "eps", "weight_decay"}
+}
+
 func (l *loader) optimizer() {
-	// DeepSpeed lets the name decide: AdamW is AdamW whatever adam_w_mode says.
-	const mode = "optimizer.params.adam_w_mode"
-	if l.sound("optimizer.type", mode) && l.entries[mode].value == false && l.cfg.Optimizer.Type == "Adam" {
-		l.failValue(mode, "Adam with L2 regularisation instead of weight decay is not supported; only true is accepted")
+	const section, mode = "optimizer.params", "optimizer.params.adam_w_mode"
+	if !l.sound("optimizer.type", mode) {
+		return
+	}
+	o := &l.cfg.Optimizer
+	has := append(optimizerParams(o.Type), "lr")
+	if o.Type == "AdamW" {
+		has = append(has, leafOf(mode)) // without effect, see below
+	}
+	l.params("optimizer.type", o.Type, section, has)
+	switch {
+	case o.Type == "Adam" && o.Params.AdamWMode:
+		o.Type = "AdamW"
+	case o.Type == "AdamW" && !o.Params.AdamWMode:
+		l.warnf("%s = false: accepted without effect: the name AdamW decides, as in DeepSpeed", l.entries[mode].written)
+		o.Params.AdamWMode = true
+	case o.Type == "Lion" && !l.given(section+".betas"):
+		o.Params.Betas = [2]float64{0.9, 0.99}
 	}
 	// torch.optim.AdamW, which torch_adam would choose, has another default.
-	if l.entries["optimizer.params.torch_adam"].value == true && !l.given("optimizer.params.weight_decay") {
+	if o.Type == "AdamW" && l.entries["optimizer.params.torch_adam"].value == true && !l.given("optimizer.params.weight_decay") {
 		l.fail("optimizer.params.weight_decay", "write it beside torch_adam: its default is 0.01 in torch.optim.AdamW and 0 without torch_adam")
 	}
-	l.cfg.Optimizer.Type = "AdamW"
+	if p := o.Params; p.Nesterov && (p.Momentum == 0 || p.Dampening != 0) && l.sound(section+".nesterov", section+".momentum", section+".dampening") {
+		l.failValue(section+".nesterov", "needs momentum above 0, which is %g, and dampening = 0, which is %g", p.Momentum, p.Dampening)
+	}
+}
+
+// params refuses honoured parameters of section that the type, which key chose,
+// does not have.
+func (l *loader) params(key, typ, section string, has []string) {
+	for i := range l.keys {
+		k := &l.keys[i]
+		if sectionOf(k.Path) == section && k.Status == Honoured && l.given(k.Path) && !slices.Contains(has, leafOf(k.Path)) {
+			l.failValue(k.Path, "%s %s has no such parameter: leave it out", key, typ)
+		}
+	}
 }
 
 // schedulerParams says which parameters a type has besides warmup_num_steps
@@ -100,12 +135,7 @@ func (l *loader) scheduler() {
 	}
 	s := l.cfg.Scheduler
 	has := schedulerParams(s.Type)
-	for i := range l.keys {
-		k := &l.keys[i]
-		if sectionOf(k.Path) == section && k.Status == Honoured && l.given(k.Path) && !slices.Contains(has, leafOf(k.Path)) {
-			l.failValue(k.Path, "scheduler.type %s has no such parameter: leave it out", s.Type)
-		}
-	}
+	l.params("scheduler.type", s.Type, section, has)
 	if slices.Contains(has, "total_num_steps") && l.sound(total) {
 		warmup := s.Params.WarmupNumSteps
 		switch {
@@ -183,6 +213,15 @@ func (l *loader) sectionDoc(path string) string {
 		}
 	}
 	return ""
+}
+
+// warnOrder says once what the choice of a sum per rank means.
+func (l *loader) warnOrder() {
+	const order = "zero_optimization.reduction_order"
+	c := l.cfg
+	if z := c.ZeroOptimization; z.ReductionOrder == "local" && z.Stage < 2 && c.GradientAccumulationSteps > 1 {
+		l.warnf("%s = local with %s = %d: results depend on the world size", order, keyAccum, c.GradientAccumulationSteps)
+	}
 }
 
 // switchedOff reports whether a section has a key enabled that is false.

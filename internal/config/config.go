@@ -25,8 +25,12 @@ type Config struct {
 	GradientClipping      float64     `key:"gradient_clipping"`       // bound of the global norm; 0 is off
 	GradientAllreduceOp   string      `key:"gradient_allreduce_op"`   // mean, sum
 	CommunicationDataType dtype.DType `key:"communication_data_type"` // dtype of gradients on the wire
-	StepsPerPrint         int         `key:"steps_per_print"`         // 0: no progress lines
-	WallClockBreakdown    bool        `key:"wall_clock_breakdown"`
+	PrescaleGradients     bool        `key:"prescale_gradients"`
+	// GradientPredivideFactor is 1 where PrescaleGradients is true.
+	GradientPredivideFactor     float64 `key:"gradient_predivide_factor"`
+	ManagedGradientAccumulation bool    `key:"managed_gradient_accumulation"`
+	StepsPerPrint               int     `key:"steps_per_print"` // 0: no progress lines
+	WallClockBreakdown          bool    `key:"wall_clock_breakdown"`
 
 	DataTypes        DataTypes        `key:"data_types"`
 	BF16             BF16             `key:"bf16"`
@@ -63,7 +67,7 @@ func (c *Config) ModelDType() dtype.DType {
 
 // DataTypes is the section data_types.
 type DataTypes struct {
-	GradAccumDType dtype.DType `key:"grad_accum_dtype"` // fp32 or the model's dtype
+	GradAccumDType dtype.DType `key:"grad_accum_dtype"`
 }
 
 // BF16 is the section bf16.
@@ -96,24 +100,29 @@ type ZeroOptimization struct {
 	RoundRobinGradients         bool   `key:"round_robin_gradients"`
 	UseMultiRankBucketAllreduce bool   `key:"use_multi_rank_bucket_allreduce"`
 	LoadFromFP32Weights         bool   `key:"load_from_fp32_weights"`
-	ReductionOrder              string `key:"reduction_order"` // global
+	ReductionOrder              string `key:"reduction_order"` // global, local
 	MaxConsecutiveSkips         int    `key:"max_consecutive_skips"`
 	IgnoreUnusedParameters      bool   `key:"ignore_unused_parameters"`
 }
 
-// Optimizer is the section optimizer. Type is always "AdamW": Adam with
-// adam_w_mode is the same rule.
+// Optimizer is the section optimizer. Type is the rule that runs: Adam with
+// adam_w_mode is "AdamW".
 type Optimizer struct {
-	Type   string          `key:"type"`
+	Type   string          `key:"type"` // AdamW, Adam, SGD, Lion
 	Params OptimizerParams `key:"params"`
 }
 
-// OptimizerParams is the section optimizer.params.
+// OptimizerParams is the section optimizer.params. Fields that Optimizer.Type
+// does not use hold their defaults.
 type OptimizerParams struct {
 	LR          float64    `key:"lr"` // where the scheduler is "constant"
 	Betas       [2]float64 `key:"betas"`
 	Eps         float64    `key:"eps"`
 	WeightDecay float64    `key:"weight_decay"`
+	Momentum    float64    `key:"momentum"`    // SGD
+	Dampening   float64    `key:"dampening"`   // SGD
+	Nesterov    bool       `key:"nesterov"`    // SGD
+	AdamWMode   bool       `key:"adam_w_mode"` // false only where Type is Adam
 }
 
 // Scheduler is the section scheduler; without one, Type is "constant".

@@ -39,9 +39,15 @@ func (c *Config) TOML() []byte {
 }
 
 // applies reports whether a key may be written beside the others: parameters
-// of another type of scheduler may not.
+// of another type of optimizer or scheduler may not.
 func (c *Config) applies(path string) bool {
-	return sectionOf(path) != "scheduler.params" || slices.Contains(schedulerParams(c.Scheduler.Type), leafOf(path))
+	switch sectionOf(path) {
+	case "optimizer.params":
+		return leafOf(path) == "lr" || slices.Contains(optimizerParams(c.Optimizer.Type), leafOf(path))
+	case "scheduler.params":
+		return slices.Contains(schedulerParams(c.Scheduler.Type), leafOf(path))
+	}
+	return true
 }
 
 func tomlLine(name string, value any) []byte {

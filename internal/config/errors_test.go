@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/zerogap/zerogap/dtype"
 )
 
 // base is a configuration to which one thing is added at a time. Top-level
@@ -62,11 +64,16 @@ func TestValues(t *testing.T) {
 		{"gradient_clipping = \"1.0\"", []string{`gradient_clipping = "1.0"`, "without quotes"}},
 		{"gradient_accumulation_steps = 0", []string{"gradient_accumulation_steps = 0", "at least 1"}},
 		{"[data_types]\ngrad_accum_dtype = \"fp8\"", []string{`data_types.grad_accum_dtype = "fp8"`, "fp32, bf16, fp16"}},
-		{"[data_types]\ngrad_accum_dtype = \"bf16\"", []string{"data_types.grad_accum_dtype", "model's dtype, which is fp32"}},
 		{"[data_types]\nparam_dtype = \"bf16\"", []string{"data_types.param_dtype", "fp32"}},
-		{"[optimizer]\ntype = \"Lion\"", []string{`optimizer.type = "Lion"`, "not supported", "AdamW, Adam"}},
+		{"[optimizer]\ntype = \"Lamb\"", []string{`optimizer.type = "Lamb"`, "not supported", "AdamW, Adam, SGD, Lion"}},
 		{"[optimizer]\ntype = \"Admw\"", []string{`optimizer.type = "Admw"`, "allowed are AdamW, Adam"}},
-		{"[optimizer]\ntype = \"Adam\"\nparams = {adam_w_mode = false}", []string{"optimizer.params.adam_w_mode = false", "only true"}},
+		{"[optimizer]\ntype = \"SGD\"\nparams = {betas = [0.9, 0.99]}", []string{"optimizer.params.betas", "SGD has no such parameter"}},
+		{"[optimizer]\ntype = \"SGD\"\nparams = {adam_w_mode = true}", []string{"optimizer.params.adam_w_mode = true", "SGD has no such parameter"}},
+		{"[optimizer]\ntype = \"Lion\"\nparams = {eps = 1e-8}", []string{"optimizer.params.eps", "Lion has no such parameter"}},
+		{"[optimizer]\nparams = {momentum = 0.9}", []string{"optimizer.params.momentum = 0.9", "AdamW has no such parameter"}},
+		{"[optimizer]\ntype = \"SGD\"\nparams = {nesterov = true}", []string{"optimizer.params.nesterov = true", "momentum above 0"}},
+		{"[optimizer]\ntype = \"SGD\"\nparams = {nesterov = true, momentum = 0.9, dampening = 0.1}", []string{"optimizer.params.nesterov = true", "dampening = 0, which is 0.1"}},
+		{"[optimizer]\ntype = \"SGD\"\nparams = {momentum = -0.1}", []string{"optimizer.params.momentum = -0.1", "at least 0"}},
 		{"[optimizer]\nparams = {max_grad_norm = 1.0}", []string{"optimizer.params.max_grad_norm = 1.0", "gradient_clipping"}},
 		{"[optimizer]\nparams = {torch_adam = true}", []string{"optimizer.params.weight_decay", "0.01"}},
 		{"[optimizer]\nparams = {betas = [0.9]}", []string{"optimizer.params.betas = [0.9]", "list of two numbers"}},
@@ -92,9 +99,9 @@ func TestValues(t *testing.T) {
 		{"[comm]\nengine = \"mpi\"", []string{`comm.engine = "mpi"`, "local"}},
 		{"[run]\nseed = 9007199254740993", []string{"run.seed = 9007199254740993", "up to 2^53"}},
 		{"[run]\nseed = -1", []string{"run.seed = -1", "at least 0"}},
-		{"prescale_gradients = true", []string{"prescale_gradients = true", "refused", "only false"}},
-		{"gradient_predivide_factor = 2", []string{"gradient_predivide_factor = 2", "refused", "only 1.0"}},
-		{"[zero_optimization]\nreduction_order = \"local\"", []string{"zero_optimization.reduction_order", "global"}},
+		{"prescale_gradients = \"true\"", []string{"prescale_gradients = \"true\"", "true or false"}},
+		{"gradient_predivide_factor = 0", []string{"gradient_predivide_factor = 0", "above 0"}},
+		{"[zero_optimization]\nreduction_order = \"ring\"", []string{"zero_optimization.reduction_order", "global, local"}},
 	} {
 		_, err := Load(file(t, "c.toml", base+c.text), nil)
 		if err == nil {
@@ -104,12 +111,22 @@ func TestValues(t *testing.T) {
 		wantError(t, err, c.words...)
 	}
 	for text, f := range map[string]func(*Config) bool{
-		"gradient_clipping = 0":                                               func(c *Config) bool { return c.GradientClipping == 0 },
-		"gradient_predivide_factor = 1":                                       func(c *Config) bool { return true },
-		"[fp16]\nenabled = true\n[bf16]\ncheck_grad_overflow = false":         func(c *Config) bool { return c.BF16.CheckGradOverflow },
-		"[bf16]\nenabled = true\n[data_types]\ngrad_accum_dtype = \"bf16\"":   func(c *Config) bool { return c.DataTypes.GradAccumDType == c.ModelDType() },
-		"[scheduler]\ntype = \"WarmupLR\"\nparams = {warmup_num_steps = 0}":   func(c *Config) bool { return c.Scheduler.Params.WarmupNumSteps == 2 },
-		"[optimizer]\ntype = \"ADAM\"\nparams = {adam_w_mode = true, lr = 1}": func(c *Config) bool { return c.Optimizer.Type == "AdamW" && c.Optimizer.Params.LR == 1 },
+		"gradient_clipping = 0":                                                           func(c *Config) bool { return c.GradientClipping == 0 },
+		"gradient_predivide_factor = 2":                                                   func(c *Config) bool { return c.GradientPredivideFactor == 2 },
+		"[data_types]\ngrad_accum_dtype = \"fp16\"":                                       func(c *Config) bool { return c.DataTypes.GradAccumDType == dtype.F16 },
+		"[fp16]\nenabled = true\n[bf16]\ncheck_grad_overflow = false":                     func(c *Config) bool { return c.BF16.CheckGradOverflow },
+		"[bf16]\nenabled = true\n[data_types]\ngrad_accum_dtype = \"bf16\"":               func(c *Config) bool { return c.DataTypes.GradAccumDType == c.ModelDType() },
+		"[scheduler]\ntype = \"WarmupLR\"\nparams = {warmup_num_steps = 0}":               func(c *Config) bool { return c.Scheduler.Params.WarmupNumSteps == 2 },
+		"[optimizer]\ntype = \"ADAM\"\nparams = {adam_w_mode = true, lr = 1}":             func(c *Config) bool { return c.Optimizer.Type == "AdamW" && c.Optimizer.Params.LR == 1 },
+		"[optimizer]\ntype = \"adam\"\nparams = {adam_w_mode = false}":                    func(c *Config) bool { return c.Optimizer.Type == "Adam" && !c.Optimizer.Params.AdamWMode },
+		"[optimizer]\ntype = \"Adam\"\nparams = {adam_w_mode = false, torch_adam = true}": func(c *Config) bool { return c.Optimizer.Type == "Adam" && c.Optimizer.Params.WeightDecay == 0 },
+		"[optimizer]\ntype = \"lion\"": func(c *Config) bool {
+			return c.Optimizer.Type == "Lion" && c.Optimizer.Params.Betas == [2]float64{0.9, 0.99}
+		},
+		"[optimizer]\ntype = \"Lion\"\nparams = {betas = [0.95, 0.98]}": func(c *Config) bool { return c.Optimizer.Params.Betas == [2]float64{0.95, 0.98} },
+		"[optimizer]\ntype = \"SGD\"\nparams = {momentum = 0.9, nesterov = true}": func(c *Config) bool {
+			return c.Optimizer.Type == "SGD" && c.Optimizer.Params.Momentum == 0.9 && c.Optimizer.Params.Nesterov
+		},
 	} {
 		if c, err := Load(file(t, "c.toml", base+text), nil); err != nil || !f(c) {
 			t.Errorf("%s: %+v, %v", text, c, err)
@@ -224,13 +241,13 @@ func TestBatchSizes(t *testing.T) {
 }
 
 func TestAllErrorsAtOnce(t *testing.T) {
-	path := file(t, "c.yaml", "train_batch_size: 8\nbogus: 1\nzero_optimization:\n  stage: 3\n  stage: 2\n  overlap_comm: 1\nbf16: 5\nprescale_gradients: true\nscheduler: {type: WarmupCosineLR}\n")
+	path := file(t, "c.yaml", "train_batch_size: 8\nbogus: 1\nzero_optimization:\n  stage: 3\n  stage: 2\n  overlap_comm: 1\nbf16: 5\nsequence_parallel_size: 2\nscheduler: {type: WarmupCosineLR}\n")
 	_, err := Load(path, []string{"run.steps=0", "nonsense", "data.kind=\"x"},
 		Check{"model", func(*Config) error { return fmt.Errorf("model.act_fn: of the network") }},
 		Check{"run", func(*Config) error { return fmt.Errorf("not called: run.steps is wrong") }})
 	got := lines(t, err)
 	for _, want := range []string{path + ": line 5: duplicate key: zero_optimization.stage", path + ": bogus: unknown key", path + ": zero_optimization.stage = 3",
-		path + ": zero_optimization.overlap_comm = 1", path + ": bf16 = 5", path + ": prescale_gradients = true", path + ": scheduler.params.total_num_steps",
+		path + ": zero_optimization.overlap_comm = 1", path + ": bf16 = 5", path + ": sequence_parallel_size = 2", path + ": scheduler.params.total_num_steps",
 		"-set: run.steps = 0", `-set "nonsense": must be key=value`, `-set "data.kind=\"x": neither`, path + ": model.act_fn: of the network"} {
 		if !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("no error begins with %q", want)

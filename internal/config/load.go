@@ -41,6 +41,7 @@ func Load(path string, sets []string, checks ...Check) (*Config, error) {
 	l.cross()
 	l.batch()
 	l.warn()
+	l.warnOrder()
 	for _, check := range checks {
 		if l.soundSection(check.Section) {
 			l.join(check.Run(l.cfg))

@@ -49,6 +49,24 @@ func (op *Op) String() string {
 	return s
 }
 
+// Sent returns the bytes that rank, of size ranks, gives to the others: each rank
+// hands every other one what that one adds or receives, and nothing is passed on.
+// For a reduce-scatter these are the bytes of a ring, (size-1)/size of the whole
+// where the segments are equal. An all-reduce in which every rank adds for itself
+// sends the whole to every other rank.
+func (op *Op) Sent(rank, size int) int64 {
+	n := int64(op.Send.Len())
+	switch op.Kind {
+	case ReduceScatter:
+		n -= int64(op.Bounds[rank+1] - op.Bounds[rank])
+	case AllReduce, AllGather:
+		n *= int64(size - 1)
+	default:
+		n = 0
+	}
+	return n * int64(op.Send.DType.Size())
+}
+
 // Check returns an error when op is not well formed for rank of size ranks:
 // bounds that are no borders, or buffers that do not fit them.
 func (op *Op) Check(rank, size int) error {

@@ -30,10 +30,22 @@ type knobs struct {
 	mode    framework.Mode
 	segs    int
 	dtype   string // bf16, fp16 or fp32
+	more    string // switches another knob, see switches
+}
+
+// switches are the knobs that are on or off.
+var switches = map[string]func(*zero.Config){
+	"":                             func(*zero.Config) {},
+	"without reduce_scatter":       func(c *zero.Config) { c.ZeroOptimization.ReduceScatter = false },
+	"without contiguous_gradients": func(c *zero.Config) { c.ZeroOptimization.ContiguousGradients = false },
+	"without use_multi_rank_bucket_allreduce": func(c *zero.Config) {
+		c.ZeroOptimization.UseMultiRankBucketAllreduce = false
+	},
+	"round_robin_gradients": func(c *zero.Config) { c.ZeroOptimization.RoundRobinGradients = true },
 }
 
 func (k knobs) String() string {
-	return fmt.Sprintf("world %d, stage %d, bucket %d, overlap %v, checkpointing %v/%d, %s", k.world, k.stage, k.bucket, k.overlap, k.mode, k.segs, k.dtype)
+	return fmt.Sprintf("world %d, stage %d, bucket %d, overlap %v, checkpointing %v/%d, %s %s", k.world, k.stage, k.bucket, k.overlap, k.mode, k.segs, k.dtype, k.more)
 }
 
 // trace is all that a training shows: equal traces are equal trainings.
@@ -61,6 +73,7 @@ func (k knobs) run(t *testing.T, steps int) trace {
 	cfg.ZeroOptimization.ReduceBucketSize = k.bucket
 	cfg.ZeroOptimization.AllgatherBucketSize = k.bucket
 	cfg.ZeroOptimization.OverlapComm = k.overlap
+	switches[k.more](&cfg)
 
 	comms := local.New(k.world)
 	traces, errs := make([]trace, k.world), make([]error, k.world)
@@ -187,7 +200,7 @@ func TestNoKnobChangesABit(t *testing.T) {
 		for stage := range 3 {
 			for _, overlap := range []bool{false, true} {
 				for _, mode := range []framework.Mode{framework.ModeNone, framework.ModeReentrant, framework.ModeNonReentrant} {
-					compare(knobs{2, stage, bucket, overlap, mode, 0, "bf16"})
+					compare(knobs{world: 2, stage: stage, bucket: bucket, overlap: overlap, mode: mode, dtype: "bf16"})
 					runs++
 				}
 			}
@@ -195,7 +208,13 @@ func TestNoKnobChangesABit(t *testing.T) {
 	}
 	for _, world := range []int{1, 2, 4} {
 		for stage := range 3 {
-			compare(knobs{world, stage, 27000, true, framework.ModeReentrant, 3, "bf16"})
+			compare(knobs{world: world, stage: stage, bucket: 27000, overlap: true, mode: framework.ModeReentrant, segs: 3, dtype: "bf16"})
+			runs++
+		}
+	}
+	for more := range switches {
+		for stage := 1; stage <= 2 && more != ""; stage++ {
+			compare(knobs{world: 4, stage: stage, bucket: 27000, overlap: stage == 2, dtype: "bf16", more: more})
 			runs++
 		}
 	}

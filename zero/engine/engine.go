@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
 
 	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/framework"
@@ -33,6 +35,7 @@ type Engine struct {
 
 	ctx     context.Context // of the backward in progress, for the hook
 	accum   int
+	managed bool      // Step belongs after accum backwards
 	losses  []float64 // of this rank's micro-batches since the last step
 	sum     []float64 // of all ranks' micro-batches, as gathered
 	bounds  []int
@@ -44,36 +47,74 @@ type Engine struct {
 // the compute format and builds the optimizer on them. It is collective: every
 // rank calls it with an equal model and configuration, and a difference is an
 // error on every rank.
-func New(ctx context.Context, m Model, cfg zero.Config, schedule zero.Schedule, rule zero.Rule, c comm.Communicator) (*Engine, error) {
+func New(ctx context.Context, m Model, cfg zero.Config, schedule zero.Schedule, rule zero.Rule, c comm.Communicator, opts ...Option) (*Engine, error) {
+	var o options
+	for _, set := range opts {
+		set(&o)
+	}
 	params := m.Params()
 	policy := cfg.Policy()
 	e := &Engine{
 		comm: c, policy: policy, schedule: schedule,
 		index: make(map[*framework.Param]int, len(params)),
-		accum: cfg.GradientAccumulationSteps,
+		accum: cfg.GradientAccumulationSteps, managed: cfg.ManagedGradientAccumulation,
 	}
+	zp, err := e.describe(params, o)
+	if err != nil {
+		c.Abort(err)
+		return nil, err
+	}
+	if e.opt, err = zero.New(ctx, zp, cfg, c, rule, o.groups...); err != nil {
+		return nil, err
+	}
+	e.tape = framework.NewTape(framework.WithCompute(policy.Compute), framework.WithGradHook(e.gradient))
+	e.bounds = make([]int, c.Size()+1)
+	return e, nil
+}
+
+// describe lists the parameters for the optimizer.
+func (e *Engine) describe(params []*framework.Param, o options) ([]zero.Param, error) {
 	zp := make([]zero.Param, len(params))
+	memory := make(map[*float32]string, len(params)) // where values begin
+	var release releaser
 	for i, p := range params {
 		if p.Value.DType() != dtype.F32 {
 			return nil, fmt.Errorf("parameter %s is stored as %s: the engine wants the initial weights in fp32", p.Name, p.Value.DType())
 		}
-		zp[i] = zero.Param{Name: p.Name, Shape: p.Shape(), Frozen: p.Frozen, Init: p.Value.Data().F32}
+		init := p.Value.Data().F32
+		if len(init) > 0 {
+			if other, tied := memory[&init[0]]; tied {
+				return nil, fmt.Errorf("parameters %q and %q share memory: list a tied weight once", other, p.Name)
+			}
+			memory[&init[0]] = p.Name
+		}
+		zp[i] = zero.Param{Name: p.Name, Shape: p.Shape(), Frozen: p.Frozen, Init: init}
+		o.apply(&zp[i], p)
+		zp[i].Loaded = func(value dtype.Buffer) {
+			p.Rebind(value) // the fp32 initial weights are garbage from here on
+			zp[i].Init = nil
+			release.of(p.Len())
+		}
+		release.total += p.Len()
 		e.index[p] = i
 	}
-	var err error
-	if e.opt, err = zero.New(ctx, zp, cfg, c, rule); err != nil {
-		return nil, err
+	return zp, nil
+}
+
+// releaser returns the memory of initial weights to the system while they become
+// garbage. Left to the collector, all of them would still be resident when the
+// optimizer's state is written, and the start of a training would need more
+// memory than the training.
+type releaser struct{ total, garbage int } // elements
+
+// of counts n elements as garbage. It acts a few times for a large model, never
+// for a small one.
+func (r *releaser) of(n int) {
+	const parts, least = 4, 4 << 20
+	if r.garbage += n; r.garbage >= max(least, r.total/parts) {
+		debug.FreeOSMemory()
+		r.garbage = 0
 	}
-	for i, p := range params { // the fp32 initial weights are garbage from here on
-		p.Rebind(e.opt.Value(i))
-	}
-	e.tape = framework.NewTape(framework.WithCompute(policy.Compute), framework.WithGradHook(e.gradient))
-	e.sum = make([]float64, e.accum*c.Size())
-	e.losses = make([]float64, 0, e.accum)
-	for r := 0; r <= c.Size(); r++ {
-		e.bounds = append(e.bounds, r*e.accum)
-	}
-	return e, nil
 }
 
 // Tape is where the model's forward passes are recorded.
@@ -89,10 +130,6 @@ func (e *Engine) DataTypes() zero.Policy { return e.policy }
 // counts applied steps: a skipped step does not move it.
 func (e *Engine) LR() float64 { return e.schedule.LR(e.applied) }
 
-// IsGradientAccumulationBoundary reports whether the next Backward is the last
-// before Step.
-func (e *Engine) IsGradientAccumulationBoundary() bool { return len(e.losses) == e.accum-1 }
-
 func (e *Engine) gradient(p *framework.Param, g dtype.Buffer) error {
 	i, ok := e.index[p]
 	if !ok {
@@ -105,8 +142,11 @@ func (e *Engine) gradient(p *framework.Param, g dtype.Buffer) error {
 // the optimizer while the pass is running; with overlap_comm their reduction
 // does too.
 func (e *Engine) Backward(ctx context.Context, loss *framework.Tensor) error {
-	if len(e.losses) == e.accum {
+	if e.managed && len(e.losses) == e.accum {
 		return fmt.Errorf("backward number %d of a step with gradient_accumulation_steps = %d: call Step first", e.accum+1, e.accum)
+	}
+	if loss.Len() != 1 {
+		return fmt.Errorf("backward from a loss of shape %v: want a scalar", loss.Shape())
 	}
 	value := loss.Item()
 	e.ctx = ctx
@@ -128,11 +168,13 @@ type Result struct {
 	LR   float64 // learning rate of this step
 }
 
-// Step applies the optimizer at the accumulation boundary. Every rank gets the
+// Step applies the optimizer at the accumulation boundary: after exactly
+// gradient_accumulation_steps backwards, or, when managed_gradient_accumulation is
+// false, after any number of them, equal on all ranks. Every rank gets the
 // same result, bit for bit. A step with non-finite gradients is skipped whole
 // and says so in Applied.
 func (e *Engine) Step(ctx context.Context) (Result, error) {
-	if len(e.losses) != e.accum {
+	if e.managed && len(e.losses) != e.accum || len(e.losses) == 0 {
 		return Result{}, fmt.Errorf("step after %d of %d backward passes (gradient_accumulation_steps)", len(e.losses), e.accum)
 	}
 	// One collective at a time: the reductions of this step first.
@@ -159,6 +201,11 @@ func (e *Engine) Step(ctx context.Context) (Result, error) {
 // meanLoss averages the losses of all micro-batches in order of their global
 // number g = m·W + r, so the mean has the same bits at any world size.
 func (e *Engine) meanLoss(ctx context.Context) (float64, error) {
+	n, world := len(e.losses), e.comm.Size()
+	for r := range e.bounds {
+		e.bounds[r] = r * n
+	}
+	e.sum = slices.Grow(e.sum[:0], n*world)[:n*world]
 	op := &comm.Op{
 		Kind: comm.AllGather, Bounds: e.bounds,
 		Sig:  comm.Signature{Name: "losses", Step: e.steps + 1, Bucket: -1},
@@ -169,9 +216,9 @@ func (e *Engine) meanLoss(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	var sum float64
-	for m := 0; m < e.accum; m++ {
-		for r := 0; r < e.comm.Size(); r++ {
-			sum += e.sum[r*e.accum+m]
+	for m := range n {
+		for r := range world {
+			sum += e.sum[r*n+m]
 		}
 	}
 	return sum / float64(len(e.sum)), nil
