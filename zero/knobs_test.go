@@ -207,7 +207,12 @@ func TestNewRefusesGroups(t *testing.T) {
 		errs := tr.withOptimizer(t, func(o *Optimizer, _ comm.Communicator) error { return o.Drain(context.Background()) })
 		wantError(t, errors.Join(errs...), tc.want)
 	}
+	errs := ranks(t, 1, func(c comm.Communicator) error {
+		_, err := New(context.Background(), []Param{{Name: "w"}}, config(nil), c, nil)
+		return err
+	})
+	wantError(t, errors.Join(errs...), "group 0 has no rule")
 	tr := trial{cfg: config(nil), world: 1, sizes: []int{2}, dtype: func(int) string { return "fp8" }}
-	errs := tr.withOptimizer(t, func(o *Optimizer, _ comm.Communicator) error { return nil })
+	errs = tr.withOptimizer(t, func(o *Optimizer, _ comm.Communicator) error { return nil })
 	wantError(t, errors.Join(errs...), `"p0"`, "fp8", "fp32, bf16, fp16")
 }
