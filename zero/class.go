@@ -27,9 +27,9 @@ func paramFormat(p Param, policy Policy) (dtype.DType, error) {
 	return d, nil
 }
 
-// classes returns the formats that params use. The model's own comes first and
-// the others in a fixed order, so that the element space depends on nothing but
-// the parameters.
+// addClasses makes a class of each format that parameters use. The model's own
+// comes first and the others in a fixed order, so that the element space depends
+// on nothing but the parameters.
 func (p *Plan) addClasses(formats []dtype.DType) {
 	used := map[dtype.DType]bool{}
 	for _, d := range formats {
@@ -61,14 +61,4 @@ func (p *Plan) classOf(e int) *class {
 		}
 	}
 	return &p.classes[len(p.classes)-1]
-}
-
-// formatClass returns the class of the parameters of format d.
-func (p *Plan) formatClass(d dtype.DType) *class {
-	for k := range p.classes {
-		if p.classes[k].param == d {
-			return &p.classes[k]
-		}
-	}
-	panic(fmt.Sprintf("zero: no parameter is %s", d))
 }

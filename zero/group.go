@@ -34,6 +34,9 @@ func completed(groups []Group, rule Rule) ([]Group, error) {
 		if !(g.LRScale > 0) || math.IsInf(g.LRScale, 0) {
 			return nil, fmt.Errorf("group %d: LRScale %v: want a positive finite number", i, g.LRScale)
 		}
+		if g.Rule == nil {
+			return nil, fmt.Errorf("group %d has no rule: give it one, or one to New", i)
+		}
 		if v, ok := g.Rule.(interface{ Validate() error }); ok {
 			if err := v.Validate(); err != nil {
 				return nil, fmt.Errorf("group %d: %w", i, err)

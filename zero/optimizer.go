@@ -173,10 +173,9 @@ func (o *Optimizer) EndBackward(ctx context.Context) error {
 // Step updates the weights at the accumulation boundary: exactly
 // gradient_accumulation_steps backwards must have been closed, or, when
 // managed_gradient_accumulation is false, at least one. Out of its place it is an
-// error that changes nothing. A step with
-// non-finite gradients is skipped whole, on all ranks, unless
-// check_grad_overflow is false. After Step, applied or not, the accumulators are
-// zero.
+// error that changes nothing. A step with non-finite gradients is skipped whole, on
+// all ranks, unless check_grad_overflow is false. After Step, applied or not, the
+// accumulators are zero.
 func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
 	if err := o.boundary(lr); err != nil {
 		return StepResult{}, err

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/zerogap/zerogap/framework"
 	"github.com/zerogap/zerogap/nn"
 	"github.com/zerogap/zerogap/zero"
@@ -32,7 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // memoryRun is a training whose memory is measured.

@@ -192,3 +192,39 @@ func median(x []time.Duration) time.Duration {
 	s := slices.Sorted(slices.Values(x))
 	return s[len(s)/2]
 }
+
+// BenchmarkWorlds is a step of the MNIST network at one global batch of 32 on two
+// ranks against one rank that accumulates two micro-batches: ratios of medians of
+// steps that take turns.
+func BenchmarkWorlds(b *testing.B) {
+	for _, format := range []string{"fp32", "bf16"} {
+		b.Run(format, func(b *testing.B) {
+			var groups []*ranks
+			for world := 1; world <= 2; world++ {
+				cfg := zero.DefaultConfig()
+				cfg.GradientAccumulationSteps = 2 / world
+				cfg.BF16.Enabled = format == "bf16"
+				cfg.ZeroOptimization.Stage = 2
+				cfg.ZeroOptimization.OverlapComm = true
+				cfg.ZeroOptimization.ReduceBucketSize = 100_000
+				groups = append(groups, newRanks(b, world, cfg))
+			}
+			for _, g := range groups {
+				g.step(b) // the first step allocates
+			}
+			var times, cpu [2][]time.Duration
+			for b.Loop() {
+				for i, g := range groups {
+					began, used := time.Now(), cpuTime(b)
+					g.step(b)
+					times[i] = append(times[i], time.Since(began))
+					cpu[i] = append(cpu[i], cpuTime(b)-used)
+				}
+			}
+			b.ReportMetric(float64(median(times[0]))/1e6, "world-1-ms")
+			b.ReportMetric(float64(median(times[1]))/float64(median(times[0])), "time-2/1")
+			b.ReportMetric(float64(median(cpu[1]))/float64(median(cpu[0])), "cpu-2/1")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
