@@ -321,13 +321,14 @@ func TestE30Desynchronised(t *testing.T) {
 // Its loop is wrong, and it alone is told; the others do not wait for it.
 func TestE30StepOnOneRank(t *testing.T) {
 	cfg := config(func(c *zero.Config) { c.GradientAccumulationSteps = 2; c.ZeroOptimization.Stage = 2 })
-	_, errs := onRanks(t, 2, gated.Options{}, nil, func(c comm.Communicator) error {
+	_, errs := onRanks(t, 2, gated.Options{}, nil, func(c comm.Communicator) (err error) {
 		ctx := context.Background()
 		o, err := zero.New(ctx, training{sizes: f1}.params(), cfg, c, zero.SGD{})
 		if err != nil {
 			return err
 		}
 		defer o.Close()
+		defer abortOnFailure(c, &err)
 		for range 2 - c.Rank() {
 			for i := range f1 {
 				if err := o.GradReady(ctx, i, make([]float32, f1[i])); err != nil {
