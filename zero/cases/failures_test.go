@@ -440,3 +440,19 @@ func TestE30ClosesEarly(t *testing.T) {
 	})
 	wantError(t, "rank 0", errs[0], "rank 1: ", `reduce-scatter "gradient bucket" of step 1`, "closed its optimizer")
 }
+
+// TestE30RulePanics: a rule that panics on a goroutine of the update, as it works on
+// a large shard, is the error of its rank and not the end of the process.
+func TestE30RulePanics(t *testing.T) {
+	for _, cfg := range stageConfigs() {
+		cfg.ZeroOptimization.ReduceBucketSize = 5e8
+		_, errs := onRanks(t, 2, gated.Options{}, nil, loop(cfg, []int{100_000, 7}, 2, nil, func(_ context.Context, rank, step int, at string) error {
+			if rank == 1 && step == 2 && at == "rule" {
+				return errLost
+			}
+			return nil
+		}))
+		wantErrors(t, errs, errLost.Error())
+		wantError(t, "rank 0", errs[0], "rank 1: ")
+	}
+}
