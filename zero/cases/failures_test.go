@@ -321,13 +321,14 @@ func TestE30Desynchronised(t *testing.T) {
 // Its loop is wrong, and it alone is told; the others do not wait for it.
 func TestE30StepOnOneRank(t *testing.T) {
 	cfg := config(func(c *zero.Config) { c.GradientAccumulationSteps = 2; c.ZeroOptimization.Stage = 2 })
-	_, errs := onRanks(t, 2, gated.Options{}, nil, func(c comm.Communicator) error {
+	_, errs := onRanks(t, 2, gated.Options{}, nil, func(c comm.Communicator) (err error) {
 		ctx := context.Background()
 		o, err := zero.New(ctx, training{sizes: f1}.params(), cfg, c, zero.SGD{})
 		if err != nil {
 			return err
 		}
 		defer o.Close()
+		defer abortOnFailure(c, &err)
 		for range 2 - c.Rank() {
 			for i := range f1 {
 				if err := o.GradReady(ctx, i, make([]float32, f1[i])); err != nil {
@@ -438,4 +439,20 @@ func TestE30ClosesEarly(t *testing.T) {
 		return o.Close()
 	})
 	wantError(t, "rank 0", errs[0], "rank 1: ", `reduce-scatter "gradient bucket" of step 1`, "closed its optimizer")
+}
+
+// TestE30RulePanics: a rule that panics on a goroutine of the update, as it works on
+// a large shard, is the error of its rank and not the end of the process.
+func TestE30RulePanics(t *testing.T) {
+	for _, cfg := range stageConfigs() {
+		cfg.ZeroOptimization.ReduceBucketSize = 5e8
+		_, errs := onRanks(t, 2, gated.Options{}, nil, loop(cfg, []int{100_000, 7}, 2, nil, func(_ context.Context, rank, step int, at string) error {
+			if rank == 1 && step == 2 && at == "rule" {
+				return errLost
+			}
+			return nil
+		}))
+		wantErrors(t, errs, errLost.Error())
+		wantError(t, "rank 0", errs[0], "rank 1: ")
+	}
 }

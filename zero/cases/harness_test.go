@@ -194,7 +194,7 @@ func (tr training) must(t testingT) outcome {
 	return out
 }
 
-func (tr training) rank(c comm.Communicator, out *outcome) error {
+func (tr training) rank(c comm.Communicator, out *outcome) (err error) {
 	ctx := context.Background()
 	params := tr.params()
 	o, err := zero.New(ctx, params, tr.cfg, c, tr.rule, tr.groups...)
@@ -202,6 +202,7 @@ func (tr training) rank(c comm.Communicator, out *outcome) error {
 		return err
 	}
 	defer o.Close()
+	defer abortOnFailure(c, &err)
 	out.plan = o.Plan()
 	for s := range tr.steps {
 		for m := range tr.micros() {
