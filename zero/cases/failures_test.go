@@ -446,7 +446,7 @@ func TestE30ClosesEarly(t *testing.T) {
 func TestE30RulePanics(t *testing.T) {
 	for _, cfg := range stageConfigs() {
 		cfg.ZeroOptimization.ReduceBucketSize = 5e8
-		_, errs := onRanks(t, 2, gated.Options{}, nil, loop(cfg, []int{100_000, 7}, 2, nil, func(_ context.Context, rank, step int, at string) error {
+		_, errs := onRanks(t, 2, gated.Options{}, nil, loop(cfg, []int{100_000, 7}, 3, nil, func(_ context.Context, rank, step int, at string) error {
 			if rank == 1 && step == 2 && at == "rule" {
 				return errLost
 			}
