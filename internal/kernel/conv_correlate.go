@@ -179,21 +179,21 @@ func (c *correlation[T]) compute(s *scratch[T], n, first, rows int, unclear bool
 }
 
 // block adds the products of one block of the sum. It goes through the outputs
-// in pairs of groups of up to halfCols of a row.
+// by two pairs of groups of up to halfCols of a row.
 func (c *correlation[T]) block(a []T, b operand[T], to target[T], first, rows int) {
 	v := c.window
-	groups := (v.cols + halfCols - 1) / halfCols
+	inRow := (v.cols + halfCols - 1) / halfCols
 	line := v.step * v.line()
-	for g := 0; g < rows*groups; g += 2 {
-		for half := range 2 {
-			if g+half == rows*groups {
-				b.at[half], to.width[half] = b.at[0], 0
+	for g := 0; g < rows*inRow; g += len(b.at) {
+		for h := range b.at {
+			if g+h >= rows*inRow {
+				b.at[h], to.width[h] = b.at[0], 0
 				continue
 			}
-			i, j := (g+half)/groups, (g+half)%groups*halfCols
-			b.at[half] = i*line + j
-			to.at[half] = c.dstAt + (first+i)*c.dstRow + j*c.dstCol
-			to.width[half] = min(halfCols, v.cols-j)
+			i, j := (g+h)/inRow, (g+h)%inRow*halfCols
+			b.at[h] = i*line + j
+			to.at[h] = c.dstAt + (first+i)*c.dstRow + j*c.dstCol
+			to.width[h] = min(halfCols, v.cols-j)
 		}
 		multiplyColumn(c.plan, a, b, to)
 	}

@@ -131,13 +131,28 @@ func (g *weightGradient[T]) packOutput(s *scratch[T], p pixels, n, first, o0, o1
 
 // addStep adds the outputs of one step to the sums of one panel of output planes.
 func (g *weightGradient[T]) addStep(p pixels, plan rowPlan, off []int, a, b, sums []T) {
-	for i := range plan.panels() {
-		row, height := plan.panel(i)
+	for row, height := 0, 0; row < plan.padded(); row += height {
+		height = plan.gradientRows(row)
 		at, to := off[row:row+height], sums[row*tileCols:]
 		if !gradient32(p, f32(a), at, f32(b), f32(to)) {
 			gradientPlain(p, a, at, b, to)
 		}
 	}
+}
+
+// gradientRows returns how many rows from the given one on enter a tile of a
+// weight gradient: one panel or, where the wide kernel takes them, two.
+func (p rowPlan) gradientRows(row int) int {
+	sixes := 6 * p.sixes
+	switch {
+	case hasWide && row+12 <= sixes:
+		return 12
+	case row < sixes:
+		return 6
+	case hasWide && row+8 <= p.padded():
+		return 8
+	}
+	return 4
 }
 
 // write stores the sums, whose panels are [taps of planes][tileCols].
