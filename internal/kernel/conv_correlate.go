@@ -21,6 +21,7 @@ type correlation[T Float] struct {
 	rows            int // of outputs in an image
 
 	src, dst, bias                  []T
+	stored                          *stored // instead of src and dst, or nil
 	acc                             bool
 	dstAt, dstPlane, dstRow, dstCol int // output (o, i, j) of an image is dst[dstAt + o*dstPlane + i*dstRow + j*dstCol]
 
@@ -153,7 +154,7 @@ func (c *correlation[T]) inOrder() bool {
 // compute fills rows [first, first+rows) of the outputs of image n.
 func (c *correlation[T]) compute(s *scratch[T], n, first, rows int, unclear bool) {
 	v := c.window
-	src := c.src[n*c.in*v.h*v.w:][:c.in*v.h*v.w]
+	src, dst := c.image(s, n, first, rows)
 	b := src
 	if c.direct {
 		b = src[first*v.w:]
@@ -165,7 +166,6 @@ func (c *correlation[T]) compute(s *scratch[T], n, first, rows int, unclear bool
 		}
 		copyPlanes(v, b, c.plane, src, c.in, first, rows)
 	}
-	dst := c.dst[n*c.out*c.dstPlane:][:c.out*c.dstPlane]
 	for p := 0; p < c.in; p += c.depth {
 		planes := min(c.depth, c.in-p)
 		a := c.a[c.plan.padded()*p*len(c.taps):]
@@ -176,6 +176,7 @@ func (c *correlation[T]) compute(s *scratch[T], n, first, rows int, unclear bool
 		}
 		c.block(a, operand[T]{b: b[p*c.plane:], off: off}, to, first, rows)
 	}
+	c.commit(dst, n, first, rows)
 }
 
 // block adds the products of one block of the sum. It goes through the outputs

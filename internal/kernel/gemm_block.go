@@ -76,6 +76,7 @@ func (p *product[T]) clear(i0, i1, j0, j1 int) {
 // arbitrary when it is taken.
 type scratch[T Float] struct {
 	a, b, c []T
+	x, y    []T // widened operands
 	off     []int
 	rows    []int
 }
