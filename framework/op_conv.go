@@ -44,6 +44,10 @@ type conv2d[T kernel.Float] struct {
 }
 
 func (o *conv2d[T]) forward(t *Tape) {
+	if t.half() {
+		o.forwardStored(t)
+		return
+	}
 	x, w, y := read[T](t, o.x), read[T](t, o.w), write[T](t, o.y)
 	var b span[T]
 	if o.b != nil {
@@ -56,12 +60,27 @@ func (o *conv2d[T]) forward(t *Tape) {
 	w.free()
 }
 
+func (o *conv2d[T]) forwardStored(t *Tape) {
+	w := read[float32](t, o.w)
+	var b span[float32]
+	if o.b != nil {
+		b = read[float32](t, o.b)
+	}
+	kernel.ConvForwardStored(o.c, o.x.Data(), w.s, b.s, o.y.Data())
+	b.free()
+	w.free()
+}
+
 func (o *conv2d[T]) backward(t *Tape) {
+	if o.b != nil && o.b.needsGrad() {
+		o.backwardBias(t)
+	}
+	if t.half() {
+		o.backwardStored(t)
+		return
+	}
 	dy := readGrad[T](t, o.y)
 	defer dy.free()
-	if o.b != nil && o.b.needsGrad() {
-		o.backwardBias(t, dy.s)
-	}
 	if o.w.needsGrad() {
 		x, dw := read[T](t, o.x), gradient[T](t, o.w)
 		kernel.ConvBackwardWeight(o.c, x.s, dy.s, dw.s, nil, dw.acc)
@@ -69,18 +88,48 @@ func (o *conv2d[T]) backward(t *Tape) {
 		x.free()
 	}
 	if o.x.needsGrad() {
-		w, dx := read[T](t, o.w), gradient[T](t, o.x)
-		kernel.ConvBackwardInput(o.c, w.s, dy.s, dx.s, dx.acc)
-		dx.commit()
-		w.free()
+		o.backwardInput(t, dy.s)
 	}
 }
 
-// backwardBias sums dy over each plane, then over the batch.
-func (o *conv2d[T]) backwardBias(t *Tape, dy []T) {
+func (o *conv2d[T]) backwardInput(t *Tape, dy []T) {
+	w, dx := read[T](t, o.w), gradient[T](t, o.x)
+	kernel.ConvBackwardInput(o.c, w.s, dy, dx.s, dx.acc)
+	dx.commit()
+	w.free()
+}
+
+func (o *conv2d[T]) backwardStored(t *Tape) {
+	if o.w.needsGrad() {
+		dw := gradient[float32](t, o.w)
+		kernel.ConvBackwardWeightStored(o.c, o.x.Data(), o.y.gradData(), dw.s, dw.acc)
+		dw.commit()
+	}
+	switch {
+	case !o.x.needsGrad():
+	case o.c.Stride == 1:
+		w := read[float32](t, o.w)
+		dx, acc := t.gradientStored(o.x)
+		kernel.ConvBackwardInputStored(o.c, w.s, o.y.gradData(), dx, acc)
+		w.free()
+	default: // results that belong together lie apart
+		dy := readGrad[T](t, o.y)
+		o.backwardInput(t, dy.s)
+		dy.free()
+	}
+}
+
+// backwardBias sums the gradient of y over each plane, then over the batch.
+func (o *conv2d[T]) backwardBias(t *Tape) {
 	c := o.c
 	planes := scratch[T](t, c.N*c.O)
-	kernel.SumChannel(planes.s, dy, c.N, c.O, c.OutH()*c.OutW(), false)
+	if t.half() {
+		kernel.SumChannelStored(float32Only(planes), o.y.gradData(), c.N, c.O, c.OutH()*c.OutW(), false)
+	} else {
+		dy := readGrad[T](t, o.y)
+		kernel.SumChannel(planes.s, dy.s, c.N, c.O, c.OutH()*c.OutW(), false)
+		dy.free()
+	}
 	db := gradient[T](t, o.b)
 	kernel.SumRows(db.s, planes.s, c.N, c.O, db.acc)
 	db.commit()
@@ -100,8 +149,13 @@ func (t *Tape) UpsampleNearest(x *Tensor, oh, ow int) *Tensor {
 type upsample[T kernel.Float] struct{ x, y *Tensor }
 
 func (o *upsample[T]) forward(t *Tape) {
+	planes, h, w, oh, ow := o.x.Dim(0)*o.x.Dim(1), o.x.Dim(2), o.x.Dim(3), o.y.Dim(2), o.y.Dim(3)
+	if t.half() && o.x.dtype == o.y.dtype {
+		kernel.UpsampleNearestStored(o.y.Data(), o.x.Data(), planes, h, w, oh, ow)
+		return
+	}
 	x, y := read[T](t, o.x), write[T](t, o.y)
-	kernel.UpsampleNearest(y.s, x.s, o.x.Dim(0)*o.x.Dim(1), o.x.Dim(2), o.x.Dim(3), o.y.Dim(2), o.y.Dim(3))
+	kernel.UpsampleNearest(y.s, x.s, planes, h, w, oh, ow)
 	y.commit()
 	x.free()
 }

@@ -41,6 +41,13 @@ func (o *groupNorm[T]) sizes() (n, c, hw int) {
 
 func (o *groupNorm[T]) forward(t *Tape) {
 	n, c, hw := o.sizes()
+	if t.half() {
+		gamma, beta := read[float32](t, o.gamma), read[float32](t, o.beta)
+		kernel.GroupNormStored(o.y.Data(), o.x.Data(), gamma.s, beta.s, n, c, hw, o.groups, o.eps, o.mean.Data().F64, o.rstd.Data().F64)
+		gamma.free()
+		beta.free()
+		return
+	}
 	x, gamma, beta, y := read[T](t, o.x), read[T](t, o.gamma), read[T](t, o.beta), write[T](t, o.y)
 	kernel.GroupNorm(y.s, x.s, gamma.s, beta.s, n, c, hw, o.groups, o.eps, o.mean.Data().F64, o.rstd.Data().F64)
 	y.commit()
@@ -50,31 +57,53 @@ func (o *groupNorm[T]) forward(t *Tape) {
 }
 
 func (o *groupNorm[T]) backward(t *Tape) {
-	n, c, hw := o.sizes()
-	x, gamma, dy := read[T](t, o.x), read[T](t, o.gamma), readGrad[T](t, o.y)
-	var dx, dgamma, dbeta span[T]
-	if o.x.needsGrad() {
-		dx = gradient[T](t, o.x)
-	}
+	gamma := read[T](t, o.gamma)
+	var dgamma, dbeta span[T]
 	if o.gamma.needsGrad() {
 		dgamma = gradient[T](t, o.gamma)
 	}
 	if o.beta.needsGrad() {
 		dbeta = gradient[T](t, o.beta)
 	}
-	mean, rstd := o.mean.Data().F64, o.rstd.Data().F64
-	if dgamma.s == nil || dbeta.s == nil || dgamma.acc == dbeta.acc {
-		kernel.GroupNormBackward(dx.s, dgamma.s, dbeta.s, x.s, gamma.s, dy.s, n, c, hw, o.groups, mean, rstd, dx.acc, dgamma.acc || dbeta.acc)
-	} else { // one of the two is shared with another layer
-		kernel.GroupNormBackward(dx.s, dgamma.s, nil, x.s, gamma.s, dy.s, n, c, hw, o.groups, mean, rstd, dx.acc, dgamma.acc)
-		kernel.GroupNormBackward(nil, nil, dbeta.s, x.s, gamma.s, dy.s, n, c, hw, o.groups, mean, rstd, false, dbeta.acc)
+	pass := o.backwardSpans
+	if t.half() {
+		pass = o.backwardStored
 	}
-	dx.commit()
+	if dgamma.s == nil || dbeta.s == nil || dgamma.acc == dbeta.acc {
+		pass(t, o.x.needsGrad(), gamma, dgamma, dbeta, dgamma.acc || dbeta.acc)
+	} else { // one of the two is shared with another layer
+		pass(t, o.x.needsGrad(), gamma, dgamma, span[T]{}, dgamma.acc)
+		pass(t, false, gamma, span[T]{}, dbeta, dbeta.acc)
+	}
 	dgamma.commit()
 	dbeta.commit()
-	x.free()
 	gamma.free()
+}
+
+// backwardSpans computes the gradients of the parameters that are not empty and,
+// if it is wanted, of x.
+func (o *groupNorm[T]) backwardSpans(t *Tape, wantX bool, gamma, dgamma, dbeta span[T], acc bool) {
+	n, c, hw := o.sizes()
+	x, dy := read[T](t, o.x), readGrad[T](t, o.y)
+	var dx span[T]
+	if wantX {
+		dx = gradient[T](t, o.x)
+	}
+	kernel.GroupNormBackward(dx.s, dgamma.s, dbeta.s, x.s, gamma.s, dy.s, n, c, hw, o.groups, o.mean.Data().F64, o.rstd.Data().F64, dx.acc, acc)
+	dx.commit()
+	x.free()
 	dy.free()
+}
+
+func (o *groupNorm[T]) backwardStored(t *Tape, wantX bool, gamma, dgamma, dbeta span[T], acc bool) {
+	n, c, hw := o.sizes()
+	var dx dtype.Buffer
+	accX := false
+	if wantX {
+		dx, accX = t.gradientStored(o.x)
+	}
+	kernel.GroupNormBackwardStored(dx, float32Only(dgamma), float32Only(dbeta), o.x.Data(), float32Only(gamma), o.y.gradData(),
+		n, c, hw, o.groups, o.mean.Data().F64, o.rstd.Data().F64, accX, acc)
 }
 
 // Softmax returns the softmax of scale·x along the last axis.

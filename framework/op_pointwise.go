@@ -18,6 +18,10 @@ func (t *Tape) SiLU(x *Tensor) *Tensor {
 type silu[T kernel.Float] struct{ x, y *Tensor }
 
 func (o *silu[T]) forward(t *Tape) {
+	if t.half() {
+		kernel.SiLUStored(o.y.Data(), o.x.Data())
+		return
+	}
 	x, y := read[T](t, o.x), write[T](t, o.y)
 	kernel.SiLU(y.s, x.s)
 	y.commit()
@@ -25,6 +29,11 @@ func (o *silu[T]) forward(t *Tape) {
 }
 
 func (o *silu[T]) backward(t *Tape) {
+	if t.half() {
+		dx, acc := t.gradientStored(o.x)
+		kernel.SiLUBackwardStored(dx, o.x.Data(), o.y.gradData(), acc)
+		return
+	}
 	x, dy, dx := read[T](t, o.x), readGrad[T](t, o.y), gradient[T](t, o.x)
 	kernel.SiLUBackward(dx.s, x.s, dy.s, dx.acc)
 	dx.commit()
@@ -47,6 +56,10 @@ func (t *Tape) Add(a, b *Tensor) *Tensor {
 type addOp[T kernel.Float] struct{ a, b, y *Tensor }
 
 func (o *addOp[T]) forward(t *Tape) {
+	if t.half() {
+		kernel.AddStored(o.y.Data(), o.a.Data(), o.b.Data())
+		return
+	}
 	a, b, y := read[T](t, o.a), read[T](t, o.b), write[T](t, o.y)
 	kernel.Add(y.s, a.s, b.s)
 	y.commit()
@@ -55,7 +68,11 @@ func (o *addOp[T]) forward(t *Tape) {
 }
 
 func (o *addOp[T]) backward(t *Tape) {
-	if o.a.needsGrad() {
+	switch {
+	case !o.a.needsGrad():
+	case t.half():
+		addStored(t, o.a, o.y.gradData())
+	default:
 		dy := readGrad[T](t, o.y)
 		add(t, o.a, dy.s)
 		dy.free()
@@ -126,8 +143,14 @@ func checkChannels(op string, x, v *Tensor) {
 type addChannel[T kernel.Float] struct{ x, v, y *Tensor }
 
 func (o *addChannel[T]) forward(t *Tape) {
-	x, v, y := read[T](t, o.x), read[T](t, o.v), write[T](t, o.y)
 	n, c := o.x.Dim(0), o.x.Dim(1)
+	if t.half() {
+		v := read[float32](t, o.v)
+		kernel.AddChannelStored(o.y.Data(), o.x.Data(), v.s, n, c, o.x.Len()/(n*c))
+		v.free()
+		return
+	}
+	x, v, y := read[T](t, o.x), read[T](t, o.v), write[T](t, o.y)
 	kernel.AddChannel(y.s, x.s, v.s, n, c, len(x.s)/(n*c))
 	y.commit()
 	x.free()
@@ -136,15 +159,28 @@ func (o *addChannel[T]) forward(t *Tape) {
 
 func (o *addChannel[T]) backward(t *Tape) {
 	if o.v.needsGrad() {
-		dy, dv := readGrad[T](t, o.y), gradient[T](t, o.v)
 		n, c := o.x.Dim(0), o.x.Dim(1)
-		kernel.SumChannel(dv.s, dy.s, n, c, len(dy.s)/(n*c), dv.acc)
-		dv.commit()
-		dy.free()
+		sumPlanes[T](t, o.v, o.y, n, c)
 	}
 	if o.x.needsGrad() {
 		give[T](t, o.x, o.y)
 	}
+}
+
+// sumPlanes contributes the sum of each of the n*c planes of the gradient of y to
+// v.
+func sumPlanes[T kernel.Float](t *Tape, v, y *Tensor, n, c int) {
+	hw := y.Len() / (n * c)
+	if t.half() {
+		dv := gradient[float32](t, v)
+		kernel.SumChannelStored(dv.s, y.gradData(), n, c, hw, dv.acc)
+		dv.commit()
+		return
+	}
+	dy, dv := readGrad[T](t, y), gradient[T](t, v)
+	kernel.SumChannel(dv.s, dy.s, n, c, hw, dv.acc)
+	dv.commit()
+	dy.free()
 }
 
 // ScaleShift returns x·(1+s)+b for x [B,C,H,W] and s, b [B,C].

@@ -103,9 +103,15 @@ func (t *Tape) Concat(a, b *Tensor) *Tensor {
 type concat[T kernel.Float] struct{ a, b, y *Tensor }
 
 func (o *concat[T]) forward(t *Tape) {
-	a, b, y := read[T](t, o.a), read[T](t, o.b), write[T](t, o.y)
 	n := o.a.Dim(0)
-	la, lb := len(a.s)/n, len(b.s)/n
+	la, lb := o.a.Len()/n, o.b.Len()/n
+	if t.half() {
+		y := o.y.Data()
+		kernel.CopyBlocksStored(y, la+lb, o.a.Data(), la, n, la, false)
+		kernel.CopyBlocksStored(y.Slice(la, y.Len()), la+lb, o.b.Data(), lb, n, lb, false)
+		return
+	}
+	a, b, y := read[T](t, o.a), read[T](t, o.b), write[T](t, o.y)
 	kernel.CopyBlocks(y.s, la+lb, a.s, la, n, la, false)
 	kernel.CopyBlocks(y.s[la:], la+lb, b.s, lb, n, lb, false)
 	y.commit()
@@ -114,23 +120,29 @@ func (o *concat[T]) forward(t *Tape) {
 }
 
 func (o *concat[T]) backward(t *Tape) {
-	dy := readGrad[T](t, o.y)
-	defer dy.free()
 	n := o.a.Dim(0)
 	la, lb := o.a.Len()/n, o.b.Len()/n
 	if o.a.needsGrad() {
-		takeColumns(t, o.a, dy.s, n, la, la+lb, 0)
+		takeColumns[T](t, o.a, o.y, n, la, 0)
 	}
 	if o.b.needsGrad() {
-		takeColumns(t, o.b, dy.s, n, lb, la+lb, la)
+		takeColumns[T](t, o.b, o.y, n, lb, la)
 	}
 }
 
-// takeColumns contributes columns [at, at+l) of the n rows of g to x.
-func takeColumns[T kernel.Float](t *Tape, x *Tensor, g []T, n, l, stride, at int) {
-	dx := gradient[T](t, x)
-	kernel.CopyBlocks(dx.s, l, g[at:], stride, n, l, dx.acc)
+// takeColumns contributes columns [at, at+l) of the n rows of the gradient of y
+// to x.
+func takeColumns[T kernel.Float](t *Tape, x, y *Tensor, n, l, at int) {
+	stride := y.Len() / n
+	if t.half() {
+		dx, acc := t.gradientStored(x)
+		kernel.CopyBlocksStored(dx, l, y.gradData().Slice(at, y.Len()), stride, n, l, acc)
+		return
+	}
+	dy, dx := readGrad[T](t, y), gradient[T](t, x)
+	kernel.CopyBlocks(dx.s, l, dy.s[at:], stride, n, l, dx.acc)
 	dx.commit()
+	dy.free()
 }
 
 // Chunk splits x [B,C,...] into parts of C/parts channels each.

@@ -57,7 +57,7 @@ func read[T kernel.Float](t *Tape, x *Tensor) span[T] { return view[T](t, x.Data
 
 // readGrad opens the gradient that has arrived at x. The span must be freed.
 func readGrad[T kernel.Float](t *Tape, x *Tensor) span[T] {
-	return view[T](t, x.grad.buf.Slice(0, x.Len()), true)
+	return view[T](t, x.gradData(), true)
 }
 
 // write opens a tensor for its first content, uninitialised. The span must be
@@ -72,9 +72,32 @@ func gradient[T kernel.Float](t *Tape, x *Tensor) span[T] {
 	if first {
 		x.grad = t.arena.get(t.gradFormat(x), x.Len())
 	}
-	v := view[T](t, x.grad.buf.Slice(0, x.Len()), !first)
+	v := view[T](t, x.gradData(), !first)
 	v.acc = !first
 	return v
+}
+
+// half reports whether activations are stored in 16 bits. The kernels named
+// xxxStored then take them as they are; other operations open spans.
+func (t *Tape) half() bool { return t.compute.Half() }
+
+// gradData returns the gradient that has arrived at x, in its storage format.
+func (x *Tensor) gradData() dtype.Buffer { return x.grad.buf.Slice(0, x.Len()) }
+
+// gradientStored is gradient in the storage format; there is nothing to commit.
+func (t *Tape) gradientStored(x *Tensor) (b dtype.Buffer, acc bool) {
+	acc = x.grad != nil
+	if !acc {
+		x.grad = t.arena.get(t.gradFormat(x), x.Len())
+	}
+	return x.gradData(), acc
+}
+
+// float32Only turns a span of an operation in T into what kernels for stored
+// formats take, whose parameters are float32.
+func float32Only[T kernel.Float](v span[T]) []float32 {
+	s, _ := any(v.s).([]float32)
+	return s
 }
 
 // gradFormat: gradients of activations are stored as the activations are,
@@ -148,7 +171,17 @@ func give[T kernel.Float](t *Tape, x, y *Tensor) {
 		x.grad, y.grad = y.grad, nil
 		return
 	}
+	if t.half() {
+		addStored(t, x, y.gradData())
+		return
+	}
 	dy := readGrad[T](t, y)
 	add(t, x, dy.s)
 	dy.free()
+}
+
+// addStored is add for a gradient in its storage format.
+func addStored(t *Tape, x *Tensor, g dtype.Buffer) {
+	dx, acc := t.gradientStored(x)
+	kernel.CopyBlocksStored(dx, dx.Len(), g, g.Len(), 1, g.Len(), acc)
 }

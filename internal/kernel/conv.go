@@ -37,14 +37,19 @@ func ConvForward[T Float](s Conv, x, w, bias, y []T) {
 	if bias != nil {
 		checkLen("ConvForward", s.O, len(bias))
 	}
-	c := correlation[T]{
+	c := forward[T](s)
+	c.src, c.dst, c.w, c.bias = x, y, w, bias
+	c.run()
+}
+
+// forward returns the forward pass without its operands.
+func forward[T Float](s Conv) correlation[T] {
+	return correlation[T]{
 		images: s.N, in: s.C, out: s.O,
 		window: s.window(), taps: s.taps(), rows: s.OutH(),
-		src: x, dst: y, bias: bias,
 		dstPlane: s.OutH() * s.OutW(), dstRow: s.OutW(), dstCol: 1,
-		w: w, wOut: s.C * s.KH * s.KW, wIn: s.KH * s.KW,
+		wOut: s.C * s.KH * s.KW, wIn: s.KH * s.KW,
 	}
-	c.run()
 }
 
 // ConvBackwardInput computes the gradient dx of x from w and the gradient dy of
@@ -56,21 +61,27 @@ func ConvBackwardInput[T Float](s Conv, w, dy, dx []T, acc bool) {
 	// stride 1, whose results lie Stride apart.
 	for i := range min(s.Stride, s.H) {
 		for j := range min(s.Stride, s.W) {
-			vertical := tapsOf(s.KH, s.Stride, i+s.PadTop)
-			horizontal := tapsOf(s.KW, s.Stride, j+s.PadLeft)
-			c := correlation[T]{
-				images: s.N, in: s.O, out: s.C,
-				window: window{
-					h: s.OutH(), w: s.OutW(), top: vertical.first, left: horizontal.first, step: 1,
-					spanH: vertical.span, spanW: horizontal.span, cols: (s.W - j + s.Stride - 1) / s.Stride,
-				},
-				taps: cross(vertical, horizontal, s.KW), rows: (s.H - i + s.Stride - 1) / s.Stride,
-				src: dy, dst: dx, acc: acc,
-				dstAt: i*s.W + j, dstPlane: s.H * s.W, dstRow: s.Stride * s.W, dstCol: s.Stride,
-				w: w, wOut: s.KH * s.KW, wIn: s.C * s.KH * s.KW,
-			}
+			c := backwardInput[T](s, i, j)
+			c.src, c.dst, c.w, c.acc = dy, dx, w, acc
 			c.run()
 		}
+	}
+}
+
+// backwardInput returns, without its operands, the part of the input gradient for
+// the elements whose rows and columns are i and j modulo the stride.
+func backwardInput[T Float](s Conv, i, j int) correlation[T] {
+	vertical := tapsOf(s.KH, s.Stride, i+s.PadTop)
+	horizontal := tapsOf(s.KW, s.Stride, j+s.PadLeft)
+	return correlation[T]{
+		images: s.N, in: s.O, out: s.C,
+		window: window{
+			h: s.OutH(), w: s.OutW(), top: vertical.first, left: horizontal.first, step: 1,
+			spanH: vertical.span, spanW: horizontal.span, cols: (s.W - j + s.Stride - 1) / s.Stride,
+		},
+		taps: cross(vertical, horizontal, s.KW), rows: (s.H - i + s.Stride - 1) / s.Stride,
+		dstAt: i*s.W + j, dstPlane: s.H * s.W, dstRow: s.Stride * s.W, dstCol: s.Stride,
+		wOut: s.KH * s.KW, wIn: s.C * s.KH * s.KW,
 	}
 }
 

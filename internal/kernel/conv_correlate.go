@@ -21,6 +21,7 @@ type correlation[T Float] struct {
 	rows            int // of outputs in an image
 
 	src, dst, bias                  []T
+	stored                          *stored // instead of src and dst, or nil
 	acc                             bool
 	dstAt, dstPlane, dstRow, dstCol int // output (o, i, j) of an image is dst[dstAt + o*dstPlane + i*dstRow + j*dstCol]
 
@@ -153,7 +154,7 @@ func (c *correlation[T]) inOrder() bool {
 // compute fills rows [first, first+rows) of the outputs of image n.
 func (c *correlation[T]) compute(s *scratch[T], n, first, rows int, unclear bool) {
 	v := c.window
-	src := c.src[n*c.in*v.h*v.w:][:c.in*v.h*v.w]
+	src, dst := c.image(s, n, first, rows)
 	b := src
 	if c.direct {
 		b = src[first*v.w:]
@@ -165,7 +166,6 @@ func (c *correlation[T]) compute(s *scratch[T], n, first, rows int, unclear bool
 		}
 		copyPlanes(v, b, c.plane, src, c.in, first, rows)
 	}
-	dst := c.dst[n*c.out*c.dstPlane:][:c.out*c.dstPlane]
 	for p := 0; p < c.in; p += c.depth {
 		planes := min(c.depth, c.in-p)
 		a := c.a[c.plan.padded()*p*len(c.taps):]
@@ -176,24 +176,25 @@ func (c *correlation[T]) compute(s *scratch[T], n, first, rows int, unclear bool
 		}
 		c.block(a, operand[T]{b: b[p*c.plane:], off: off}, to, first, rows)
 	}
+	c.commit(dst, n, first, rows)
 }
 
 // block adds the products of one block of the sum. It goes through the outputs
-// in pairs of groups of up to halfCols of a row.
+// by two pairs of groups of up to halfCols of a row.
 func (c *correlation[T]) block(a []T, b operand[T], to target[T], first, rows int) {
 	v := c.window
-	groups := (v.cols + halfCols - 1) / halfCols
+	inRow := (v.cols + halfCols - 1) / halfCols
 	line := v.step * v.line()
-	for g := 0; g < rows*groups; g += 2 {
-		for half := range 2 {
-			if g+half == rows*groups {
-				b.at[half], to.width[half] = b.at[0], 0
+	for g := 0; g < rows*inRow; g += len(b.at) {
+		for h := range b.at {
+			if g+h >= rows*inRow {
+				b.at[h], to.width[h] = b.at[0], 0
 				continue
 			}
-			i, j := (g+half)/groups, (g+half)%groups*halfCols
-			b.at[half] = i*line + j
-			to.at[half] = c.dstAt + (first+i)*c.dstRow + j*c.dstCol
-			to.width[half] = min(halfCols, v.cols-j)
+			i, j := (g+h)/inRow, (g+h)%inRow*halfCols
+			b.at[h] = i*line + j
+			to.at[h] = c.dstAt + (first+i)*c.dstRow + j*c.dstCol
+			to.width[h] = min(halfCols, v.cols-j)
 		}
 		multiplyColumn(c.plan, a, b, to)
 	}

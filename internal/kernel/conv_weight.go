@@ -29,6 +29,11 @@ func ConvBackwardWeight[T Float](s Conv, x, dy, dw, db []T, acc bool) {
 		return
 	}
 	g := weightGradient[T]{Conv: s, window: s.window(), taps: s.taps(), x: x, dy: dy, dw: dw, acc: acc}
+	g.run()
+}
+
+func (g *weightGradient[T]) run() {
+	s, outs, dw := g.Conv, g.OutH()*g.OutW(), g.dw
 	g.plan()
 	panels := (s.O + tileCols - 1) / tileCols
 	// To pack an output plane takes about twice the time of copying an input plane.
@@ -51,6 +56,7 @@ type weightGradient[T Float] struct {
 	window    window
 	taps      []tap
 	x, dy, dw []T
+	stored    *stored // instead of x and dy, or nil
 	acc       bool
 
 	images, rows int // at most so many images and rows of outputs at a time
@@ -76,7 +82,7 @@ func (g *weightGradient[T]) compute(o0, o1, c0, c1 int) {
 	defer putScratch(s)
 	plane, imageStep := g.images*g.window.height(g.rows)*g.window.line(), g.window.height(g.rows)*g.window.line()
 	if g.window.whole(g.OutH()) {
-		plane, imageStep = g.H*g.W, g.C*g.H*g.W
+		plane, imageStep = g.H*g.W, g.xStep(c1-c0)
 	}
 	plan := planRows((c1 - c0) * len(g.taps))
 	off := grow(&s.off, plan.padded())
@@ -87,10 +93,11 @@ func (g *weightGradient[T]) compute(o0, o1, c0, c1 int) {
 	sums := grow(&s.c, plan.padded()*(o1-o0+tileCols-1)/tileCols*tileCols)
 	clear(sums)
 	for n := 0; n < g.N; n += g.images {
+		x, dy := g.planes(s, n, o0, o1, c0, c1)
 		for first := 0; first < g.OutH(); first += g.rows {
 			p := pixels{min(g.images, g.N-n), min(g.rows, g.OutH()-first), g.OutW(), imageStep, g.window.step * g.window.line()}
-			a := g.copyInput(s, p, n, first, c0, c1)
-			b := g.packOutput(s, p, n, first, o0, o1)
+			a := g.copyInput(s, p, x, n, first, c1-c0)
+			b := g.packOutput(s, p, dy, first, o1-o0)
 			for o := 0; o < o1-o0; o += tileCols {
 				g.addStep(p, plan, off, a, b[o*p.count():], sums[o*plan.padded():])
 			}
@@ -99,31 +106,56 @@ func (g *weightGradient[T]) compute(o0, o1, c0, c1 int) {
 	g.write(sums, plan, o0, o1, c0)
 }
 
-// copyInput copies what the taps show of planes [c0,c1), each with all images of
-// the step. If that is all there is, it returns the images themselves.
-func (g *weightGradient[T]) copyInput(s *scratch[T], p pixels, n, first, c0, c1 int) []T {
-	if g.window.whole(g.OutH()) {
-		return g.x[(n*g.C+c0)*g.H*g.W+first*g.W:]
+// planes returns the planes [c0,c1) of x and [o0,o1) of dy from image n on.
+func (g *weightGradient[T]) planes(s *scratch[T], n, o0, o1, c0, c1 int) (x, dy []T) {
+	in, out := g.H*g.W, g.OutH()*g.OutW()
+	if g.stored == nil {
+		return g.x[(n*g.C+c0)*in:], g.dy[(n*g.O+o0)*out:]
 	}
-	a := grow(&s.a, (c1-c0)*g.images*p.imageStep)
+	images := min(g.images, g.N-n)
+	x, dy = grow(&s.x, images*(c1-c0)*in), grow(&s.y, images*(o1-o0)*out)
+	for i := range images {
+		g.stored.widenSrc(f32(x[i*(c1-c0)*in:][:(c1-c0)*in]), ((n+i)*g.C+c0)*in)
+		g.stored.widenDst(f32(dy[i*(o1-o0)*out:][:(o1-o0)*out]), ((n+i)*g.O+o0)*out)
+	}
+	return x, dy
+}
+
+// xStep returns the distance of images in what planes returns of x.
+func (g *weightGradient[T]) xStep(planes int) int {
+	if g.stored == nil {
+		planes = g.C
+	}
+	return planes * g.H * g.W
+}
+
+// copyInput copies what the taps show of the given planes of x, each with all
+// images of the step. If that is all there is, it returns x itself.
+func (g *weightGradient[T]) copyInput(s *scratch[T], p pixels, x []T, n, first, planes int) []T {
+	if g.window.whole(g.OutH()) {
+		return x[first*g.W:]
+	}
+	a := grow(&s.a, planes*g.images*p.imageStep)
 	if g.rows < g.OutH() || n == 0 {
 		clear(a)
 	}
 	for i := range p.images {
-		src := g.x[((n+i)*g.C+c0)*g.H*g.W:]
-		copyPlanes(g.window, a[i*p.imageStep:], g.images*p.imageStep, src, c1-c0, first, p.rows)
+		copyPlanes(g.window, a[i*p.imageStep:], g.images*p.imageStep, x[i*g.xStep(planes):], planes, first, p.rows)
 	}
 	return a
 }
 
-// packOutput packs dy of planes [o0,o1) into panels of [outputs][tileCols].
-func (g *weightGradient[T]) packOutput(s *scratch[T], p pixels, n, first, o0, o1 int) []T {
-	plane, depth := g.OutH()*g.OutW(), p.rows*p.cols
-	b := grow(&s.b, (o1-o0+tileCols-1)/tileCols*tileCols*p.count())
-	for o := o0; o < o1; o += tileCols {
+// packOutput packs the given planes of dy into panels of [outputs][tileCols].
+func (g *weightGradient[T]) packOutput(s *scratch[T], p pixels, dy []T, first, planes int) []T {
+	plane, depth, image := g.OutH()*g.OutW(), p.rows*p.cols, planes
+	if g.stored == nil {
+		image = g.O
+	}
+	b := grow(&s.b, (planes+tileCols-1)/tileCols*tileCols*p.count())
+	for o := 0; o < planes; o += tileCols {
 		for i := range p.images {
-			to := b[(o-o0)*p.count()+i*depth*tileCols:]
-			transpose(to, tileCols, g.dy[((n+i)*g.O+o)*plane+first*p.cols:], plane, min(tileCols, o1-o), depth)
+			to := b[o*p.count()+i*depth*tileCols:]
+			transpose(to, tileCols, dy[(i*image+o)*plane+first*p.cols:], plane, min(tileCols, planes-o), depth)
 		}
 	}
 	return b
@@ -131,13 +163,28 @@ func (g *weightGradient[T]) packOutput(s *scratch[T], p pixels, n, first, o0, o1
 
 // addStep adds the outputs of one step to the sums of one panel of output planes.
 func (g *weightGradient[T]) addStep(p pixels, plan rowPlan, off []int, a, b, sums []T) {
-	for i := range plan.panels() {
-		row, height := plan.panel(i)
+	for row, height := 0, 0; row < plan.padded(); row += height {
+		height = plan.gradientRows(row)
 		at, to := off[row:row+height], sums[row*tileCols:]
 		if !gradient32(p, f32(a), at, f32(b), f32(to)) {
 			gradientPlain(p, a, at, b, to)
 		}
 	}
+}
+
+// gradientRows returns how many rows from the given one on enter a tile of a
+// weight gradient: one panel or, where the wide kernel takes them, two.
+func (p rowPlan) gradientRows(row int) int {
+	sixes := 6 * p.sixes
+	switch {
+	case hasWide && row+12 <= sixes:
+		return 12
+	case row < sixes:
+		return 6
+	case hasWide && row+8 <= p.padded():
+		return 8
+	}
+	return 4
 }
 
 // write stores the sums, whose panels are [taps of planes][tileCols].

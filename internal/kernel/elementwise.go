@@ -80,12 +80,15 @@ func AddChannel[T Float](y, x, b []T, n, c, hw int) {
 	checkLen("AddChannel", n*c, len(b))
 	Parallel(n*c, grainOf(hw), func(lo, hi int) {
 		for p := lo; p < hi; p++ {
-			y, x, s := y[p*hw:][:hw], x[p*hw:][:hw], b[p]
-			for i := addScalar32(f32(y), f32(x), float32(s)); i < len(y); i++ {
-				y[i] = x[i] + s
-			}
+			addScalarSpan(y[p*hw:][:hw], x[p*hw:][:hw], b[p])
 		}
 	})
+}
+
+func addScalarSpan[T Float](y, x []T, s T) {
+	for i := addScalar32(f32(y), f32(x), float32(s)); i < len(y); i++ {
+		y[i] = x[i] + s
+	}
 }
 
 // ScaleShift writes x[n,c,:] * (1 + s[n,c]) + b[n,c] into y; x and y are

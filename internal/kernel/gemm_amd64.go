@@ -14,7 +14,36 @@ import (
 // reports them only where the system keeps the wide registers).
 var hasFMA = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 
-// multiply32 is multiply in assembly; it reports false, having done nothing, if
+// hasWide reports that there are the AVX-512 kernels, too, which need hasFMA. They
+// give the same bits.
+var hasWide = hasFMA && cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL
+
+// multiplyWide32 is multiply in assembly for two pairs; it reports false, having
+// done nothing, if there is none for the case.
+func multiplyWide32(height, count int, a []float32, off []int, b []float32, at *groups, c []float32, to *groups, ldc int, acc bool, bias []float32) bool {
+	if a == nil || !hasWide {
+		return false
+	}
+	// As in multiply32.
+	last := (count*height-1)*ldc + halfCols - 1
+	_ = a[count*height*len(off)-1]
+	for h := range at {
+		_, _ = b[at[h]], c[to[h]+last]
+	}
+	switch runs := at.runs() && to.runs(); {
+	case runs && height == 6:
+		multiply6AVX512(count, len(off), &a[0], &off[0], &b[0], (*[4]int)(at), &c[0], (*[4]int)(to), ldc, acc, unsafe.SliceData(bias))
+	case runs:
+		multiply4AVX512(count, len(off), &a[0], &off[0], &b[0], (*[4]int)(at), &c[0], (*[4]int)(to), ldc, acc, unsafe.SliceData(bias))
+	case height == 6:
+		multiply6SplitAVX512(count, len(off), &a[0], &off[0], &b[0], (*[4]int)(at), &c[0], (*[4]int)(to), ldc, acc, unsafe.SliceData(bias))
+	default:
+		multiply4SplitAVX512(count, len(off), &a[0], &off[0], &b[0], (*[4]int)(at), &c[0], (*[4]int)(to), ldc, acc, unsafe.SliceData(bias))
+	}
+	return true
+}
+
+// multiply32 is multiply in assembly for one pair; it reports false, having done nothing, if
 // there is none for the case.
 func multiply32(height, count int, a []float32, off []int, b []float32, bAt [2]int, c []float32, cAt [2]int, ldc int, acc bool, bias []float32) bool {
 	if a == nil || !hasFMA {
@@ -43,9 +72,16 @@ func gradient32(s pixels, a []float32, off []int, b, c []float32) bool {
 	for _, o := range off {
 		_ = a[o+last]
 	}
-	if len(off) == 6 {
+	switch rows := len(off); {
+	case rows == 12:
+		gradient12AVX512(s.images, s.rows, s.cols, s.imageStep, s.rowStep, &a[0], &off[0], &b[0], &c[0])
+	case rows == 8:
+		gradient8AVX512(s.images, s.rows, s.cols, s.imageStep, s.rowStep, &a[0], &off[0], &b[0], &c[0])
+	case rows == 6 && hasWide:
+		gradient6AVX512(s.images, s.rows, s.cols, s.imageStep, s.rowStep, &a[0], &off[0], &b[0], &c[0])
+	case rows == 6:
 		gradient6FMA(s.images, s.rows, s.cols, s.imageStep, s.rowStep, &a[0], &off[0], &b[0], &c[0])
-	} else {
+	default:
 		gradient4FMA(s.images, s.rows, s.cols, s.imageStep, s.rowStep, &a[0], &off[0], &b[0], &c[0])
 	}
 	return true

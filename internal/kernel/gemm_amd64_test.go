@@ -23,11 +23,42 @@ func TestAssemblyMatchesPlain(t *testing.T) {
 	}
 }
 
+// TestWideKernelsGiveTheSameBits compares AVX-512 with AVX2.
+func TestWideKernelsGiveTheSameBits(t *testing.T) {
+	if !hasWide {
+		t.Log("no AVX-512 here: the narrow kernels are compared with themselves")
+	}
+	for i, c := range gemmCases() {
+		d := newGemm(c, draw[float32], uint64(i))
+		got := [][]float32{d.run(c)}
+		if _, j, bad := differ(got, withoutWide(func() [][]float32 { return [][]float32{d.run(c)} })); bad {
+			t.Errorf("%v: element %d differs", c, j)
+		}
+	}
+	// Many planes make columns of all kinds of tiles; few make incomplete ones.
+	shapes := append(convCases(), Conv{2, 20, 9, 32, 24, 3, 3, 1, 1, 1, 1, 1}, Conv{3, 17, 8, 8, 33, 3, 3, 1, 1, 1, 1, 1}, Conv{2, 12, 16, 40, 7, 1, 1, 1, 0, 0, 0, 0})
+	for _, s := range shapes {
+		d := newConv(s, draw[float32])
+		got := d.run().all()
+		if k, j, bad := differ(got, withoutWide(func() [][]float32 { return d.run().all() })); bad {
+			t.Errorf("%+v: %s[%d] differs", s, convNames[k], j)
+		}
+	}
+}
+
+// withoutWide runs f on the kernels for AVX2. Tests that call it are not parallel.
+func withoutWide(f func() [][]float32) [][]float32 {
+	was := hasWide
+	hasWide = false
+	defer func() { hasWide = was }()
+	return f()
+}
+
 // withoutFMA runs f on the plain path. Tests that call it are not parallel.
 func withoutFMA(f func() [][]float32) [][]float32 {
-	was := hasFMA
-	hasFMA = false
-	defer func() { hasFMA = was }()
+	fma, wide := hasFMA, hasWide
+	hasFMA, hasWide = false, false
+	defer func() { hasFMA, hasWide = fma, wide }()
 	return f()
 }
 
@@ -37,8 +68,19 @@ func BenchmarkPeak(b *testing.B) {
 		b.Skip("needs AVX2 and FMA")
 	}
 	const rounds = 1 << 16
-	for b.Loop() {
-		peakFMA(rounds)
+	b.Run("256", func(b *testing.B) {
+		for b.Loop() {
+			peakFMA(rounds)
+		}
+		reportFLOPS(b, rounds*12*16)
+	})
+	if !hasWide {
+		return
 	}
-	reportFLOPS(b, rounds*12*16)
+	b.Run("512", func(b *testing.B) {
+		for b.Loop() {
+			peakAVX512(rounds)
+		}
+		reportFLOPS(b, rounds*12*32)
+	})
 }

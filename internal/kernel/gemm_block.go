@@ -52,13 +52,16 @@ func (p *product[T]) compute(i0, i1, j0, j1 int) {
 // block multiplies a packed block of a with one of b.
 func (p *product[T]) block(s *scratch[T], plan rowPlan, a, b []T, i, j, cols, depth int, acc bool) {
 	off := s.panelRows(depth)
-	for q := 0; q < cols; q += tileCols {
-		width := min(tileCols, cols-q)
-		at := i*p.ldc + j + q
-		multiplyColumn(plan, a, operand[T]{b[q*depth:], off, [2]int{0, halfCols}}, target[T]{
-			c: p.c, at: [2]int{at, at + halfCols}, width: [2]int{min(width, halfCols), max(0, width-halfCols)},
-			ld: p.ldc, step: 1, acc: acc,
-		})
+	for q := 0; q < cols; q += wideCols {
+		from, to := operand[T]{b: b[q*depth:], off: off}, target[T]{c: p.c, ld: p.ldc, step: 1, acc: acc}
+		for h := range to.width {
+			j0 := q + h*halfCols
+			if to.width[h] = max(0, min(halfCols, cols-j0)); to.width[h] > 0 {
+				from.at[h] = h/2*tileCols*depth + h%2*halfCols
+				to.at[h] = i*p.ldc + j + j0
+			}
+		}
+		multiplyColumn(plan, a, from, to)
 	}
 }
 
@@ -73,6 +76,7 @@ func (p *product[T]) clear(i0, i1, j0, j1 int) {
 // arbitrary when it is taken.
 type scratch[T Float] struct {
 	a, b, c []T
+	x, y    []T // widened operands
 	off     []int
 	rows    []int
 }

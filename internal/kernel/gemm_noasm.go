@@ -4,6 +4,12 @@ package kernel
 
 // Without assembly every case is left to plain Go.
 
+const hasWide = false
+
+func multiplyWide32(height, count int, a []float32, off []int, b []float32, at *groups, c []float32, to *groups, ldc int, acc bool, bias []float32) bool {
+	return false
+}
+
 func multiply32(height, count int, a []float32, off []int, b []float32, bAt [2]int, c []float32, cAt [2]int, ldc int, acc bool, bias []float32) bool {
 	return false
 }

@@ -66,6 +66,120 @@ func multiply4FMA(count int, k int, a *float32, off *int, b0 *float32, b1 *float
 //go:noescape
 func gradient4FMA(images int, rows int, cols int, imageStep int, rowStep int, a *float32, off *int, b *float32, c *float32)
 
+// multiply6AVX512 is multiply6FMA for 2 runs of 16 columns, of which at and to hold the places:
+//
+//	for t := range count {
+//		for i := range 6 {
+//			for h := range 2 {
+//				for j := range 16 {
+//					c[to[2*h]+(6*t+i)*ldc+j] (+)= sum over p < k of a[(t*k+p)*6+i] * b[off[p]+at[2*h]+j]
+//				}
+//			}
+//		}
+//	}
+//
+// and with bias, which may be nil, adds bias[6*t+i] to the sums. count and k are
+// positive.
+//
+//go:noescape
+func multiply6AVX512(count int, k int, a *float32, off *int, b *float32, at *[4]int, c *float32, to *[4]int, ldc int, acc bool, bias *float32)
+
+// multiply6SplitAVX512 is multiply6FMA for 4 runs of 8 columns, of which at and to hold the places:
+//
+//	for t := range count {
+//		for i := range 6 {
+//			for h := range 4 {
+//				for j := range 8 {
+//					c[to[1*h]+(6*t+i)*ldc+j] (+)= sum over p < k of a[(t*k+p)*6+i] * b[off[p]+at[1*h]+j]
+//				}
+//			}
+//		}
+//	}
+//
+// and with bias, which may be nil, adds bias[6*t+i] to the sums. count and k are
+// positive.
+//
+//go:noescape
+func multiply6SplitAVX512(count int, k int, a *float32, off *int, b *float32, at *[4]int, c *float32, to *[4]int, ldc int, acc bool, bias *float32)
+
+// multiply4AVX512 is multiply4FMA for 2 runs of 16 columns, of which at and to hold the places:
+//
+//	for t := range count {
+//		for i := range 4 {
+//			for h := range 2 {
+//				for j := range 16 {
+//					c[to[2*h]+(4*t+i)*ldc+j] (+)= sum over p < k of a[(t*k+p)*4+i] * b[off[p]+at[2*h]+j]
+//				}
+//			}
+//		}
+//	}
+//
+// and with bias, which may be nil, adds bias[4*t+i] to the sums. count and k are
+// positive.
+//
+//go:noescape
+func multiply4AVX512(count int, k int, a *float32, off *int, b *float32, at *[4]int, c *float32, to *[4]int, ldc int, acc bool, bias *float32)
+
+// multiply4SplitAVX512 is multiply4FMA for 4 runs of 8 columns, of which at and to hold the places:
+//
+//	for t := range count {
+//		for i := range 4 {
+//			for h := range 4 {
+//				for j := range 8 {
+//					c[to[1*h]+(4*t+i)*ldc+j] (+)= sum over p < k of a[(t*k+p)*4+i] * b[off[p]+at[1*h]+j]
+//				}
+//			}
+//		}
+//	}
+//
+// and with bias, which may be nil, adds bias[4*t+i] to the sums. count and k are
+// positive.
+//
+//go:noescape
+func multiply4SplitAVX512(count int, k int, a *float32, off *int, b *float32, at *[4]int, c *float32, to *[4]int, ldc int, acc bool, bias *float32)
+
+// gradient12AVX512 is gradientPlain for tiles of 12 rows, with fused multiply-add:
+//
+//	for i := range 12 {
+//		for j := range 16 {
+//			c[i*16+j] += sum over n < images, y < rows, x < cols of
+//				a[off[i]+n*imageStep+y*rowStep+x] * b[((n*rows+y)*cols+x)*16+j]
+//		}
+//	}
+//
+// images, rows and cols are positive.
+//
+//go:noescape
+func gradient12AVX512(images int, rows int, cols int, imageStep int, rowStep int, a *float32, off *int, b *float32, c *float32)
+
+// gradient8AVX512 is gradientPlain for tiles of 8 rows, with fused multiply-add:
+//
+//	for i := range 8 {
+//		for j := range 16 {
+//			c[i*16+j] += sum over n < images, y < rows, x < cols of
+//				a[off[i]+n*imageStep+y*rowStep+x] * b[((n*rows+y)*cols+x)*16+j]
+//		}
+//	}
+//
+// images, rows and cols are positive.
+//
+//go:noescape
+func gradient8AVX512(images int, rows int, cols int, imageStep int, rowStep int, a *float32, off *int, b *float32, c *float32)
+
+// gradient6AVX512 is gradientPlain for tiles of 6 rows, with fused multiply-add:
+//
+//	for i := range 6 {
+//		for j := range 16 {
+//			c[i*16+j] += sum over n < images, y < rows, x < cols of
+//				a[off[i]+n*imageStep+y*rowStep+x] * b[((n*rows+y)*cols+x)*16+j]
+//		}
+//	}
+//
+// images, rows and cols are positive.
+//
+//go:noescape
+func gradient6AVX512(images int, rows int, cols int, imageStep int, rowStep int, a *float32, off *int, b *float32, c *float32)
+
 // transpose4AVX transposes four rows of k elements, k a positive multiple of 8:
 //
 //	for p := range k {
@@ -144,3 +258,8 @@ func everySecondAVX2(n int, dst *float32, src *float32)
 //
 //go:noescape
 func peakFMA(rounds int)
+
+// peakAVX512 performs 12 * 32 floating point operations a round, in registers.
+//
+//go:noescape
+func peakAVX512(rounds int)

@@ -1,12 +1,13 @@
 package kernel
 
 // The tile is the block of results that stays in registers while the sum over k
-// runs: tileRows rows, or four at the end of a matrix, by two halves of halfCols
-// columns.
+// runs: tileRows rows, or four at the end of a matrix, by one or two pairs of
+// groups of halfCols columns. Which it is cannot be seen in the result.
 const (
 	tileRows = 6
 	halfCols = 8
 	tileCols = 2 * halfCols
+	wideCols = 2 * tileCols
 )
 
 // rowPlan covers rows of a matrix with panels of six rows, and then of four so
@@ -38,41 +39,78 @@ func (p rowPlan) panel(i int) (row, height int) {
 	return 6*p.sixes + 4*(i-p.sixes), 4
 }
 
-// target says where the columns of a tile belong in the result: its halves begin
-// at c[at[0]] and c[at[1]], have width[0] and width[1] columns that are step
-// apart, and rows are ld apart.
+// groups holds something for each of up to four groups of columns.
+type groups [4]int
+
+// pair returns groups 2i and 2i+1 alone.
+func (g groups) pair(i int) groups { return groups{g[2*i], g[2*i+1]} }
+
+// runs reports whether the second group of each pair follows the first.
+func (g groups) runs() bool { return g[1] == g[0]+halfCols && g[3] == g[2]+halfCols }
+
+// target says where the columns of a tile belong in the result: group h begins at
+// c[at[h]] and has width[h] columns that are step apart, and rows are ld apart.
+// The second pair may be empty.
 type target[T Float] struct {
 	c         []T
-	at, width [2]int
+	at, width groups
 	ld, step  int
 	acc       bool // add to what is there
 	bias      []T  // added to every element of a row of tiles, or nil
 }
 
+// pairs returns how many pairs of groups there are.
+func (c target[T]) pairs() int {
+	if c.width[2] > 0 {
+		return 2
+	}
+	return 1
+}
+
+// full reports whether all groups can be written in place.
+func (c target[T]) full() bool {
+	const n = halfCols
+	return c.step == 1 && (c.width == groups{n, n, n, n} || c.width == groups{n, n})
+}
+
 // below returns the target of the tiles that begin the given number of rows below.
 func (c target[T]) below(rows int) target[T] {
-	c.at[0] += rows * c.ld
-	c.at[1] += rows * c.ld
+	for h := range c.at {
+		c.at[h] += rows * c.ld
+	}
 	if c.bias != nil {
 		c.bias = c.bias[rows:]
 	}
 	return c
 }
 
-// operand is the right-hand side of a tile: element (p, j) of half h is
+// operand is the right-hand side of a tile: element (p, j) of group h is
 // b[off[p]+at[h]+j].
 type operand[T Float] struct {
 	b   []T
 	off []int
-	at  [2]int
+	at  groups
 }
 
 // multiplyColumn computes one column of tiles, all rows of the plan. a holds the
 // panels one after the other, each [k][height], with rows beyond the last zero.
 func multiplyColumn[T Float](p rowPlan, a []T, b operand[T], c target[T]) {
+	if c.pairs() == 1 || c.full() && hasWide {
+		multiplyTiles(p, a, b, c)
+		return
+	}
+	for i := range 2 {
+		bi, ci := b, c
+		bi.at, ci.at, ci.width = b.at.pair(i), c.at.pair(i), c.width.pair(i)
+		multiplyTiles(p, a, bi, ci)
+	}
+}
+
+// multiplyTiles is multiplyColumn for what the kernels take at once.
+func multiplyTiles[T Float](p rowPlan, a []T, b operand[T], c target[T]) {
 	k := len(b.off)
 	sixes, fours := 0, 0 // panels that can be written in place
-	if c.step == 1 && c.width == [2]int{halfCols, halfCols} {
+	if c.full() {
 		sixes, fours = p.sixes, p.fours
 		if p.rows < p.padded() {
 			if fours > 0 {
@@ -101,13 +139,16 @@ func multiplyColumn[T Float](p rowPlan, a []T, b operand[T], c target[T]) {
 // multiplyAside computes a tile that cannot be written in place, because it
 // reaches beyond the given rows or the columns of the result are not contiguous.
 func multiplyAside[T Float](rows, height int, a []T, b operand[T], c target[T]) {
-	var tile [tileRows * tileCols]T
-	multiply(height, 1, a, b, target[T]{c: tile[:], at: [2]int{0, halfCols}, ld: tileCols, bias: c.bias})
-	for half, at := range c.at {
-		width := c.width[half]
+	var tile [tileRows * wideCols]T
+	aside := target[T]{c: tile[:], ld: wideCols, step: 1, bias: c.bias}
+	for h := range 2 * c.pairs() {
+		aside.at[h], aside.width[h] = h*halfCols, halfCols
+	}
+	multiply(height, 1, a, b, aside)
+	for h, width := range c.width {
 		for i := range min(height, rows) {
 			if width > 0 {
-				putRow(c.c[at+i*c.ld:], tile[i*tileCols+half*halfCols:][:width], c.step, c.acc)
+				putRow(c.c[c.at[h]+i*c.ld:], tile[i*wideCols+h*halfCols:][:width], c.step, c.acc)
 			}
 		}
 	}
@@ -133,23 +174,30 @@ func putRow[T Float](to, from []T, step int, acc bool) {
 // multiply computes count tiles of the given height, one below the other, in
 // place.
 func multiply[T Float](height, count int, a []T, b operand[T], c target[T]) {
-	if multiply32(height, count, f32(a), b.off, f32(b.b), b.at, f32(c.c), c.at, c.ld, c.acc, f32(c.bias)) {
+	pairs := c.pairs()
+	if pairs == 2 && multiplyWide32(height, count, f32(a), b.off, f32(b.b), &b.at, f32(c.c), &c.at, c.ld, c.acc, f32(c.bias)) {
 		return
 	}
-	for t := range count {
-		multiplyPlain(height, a[t*height*len(b.off):], b, c.below(t*height))
+	for i := range pairs {
+		from, to := [2]int(b.at[2*i:]), [2]int(c.at[2*i:])
+		if multiply32(height, count, f32(a), b.off, f32(b.b), from, f32(c.c), to, c.ld, c.acc, f32(c.bias)) {
+			continue
+		}
+		for t := range count {
+			multiplyPlain(height, a[t*height*len(b.off):], b, c.below(t*height), i)
+		}
 	}
 }
 
-// multiplyPlain computes one tile in blocks of two rows by four columns, which
-// fit the registers of every architecture.
-func multiplyPlain[T Float](height int, a []T, b operand[T], c target[T]) {
+// multiplyPlain computes one pair of a tile in blocks of two rows by four
+// columns, which fit the registers of every architecture.
+func multiplyPlain[T Float](height int, a []T, b operand[T], c target[T], pair int) {
 	for i := 0; i < height; i += 2 {
 		for j := 0; j < tileCols; j += 4 {
-			half, col := j/halfCols, j%halfCols
-			sum := dot2x4(height, a[i:], b.b[b.at[half]+col:], b.off)
+			h, col := 2*pair+j/halfCols, j%halfCols
+			sum := dot2x4(height, a[i:], b.b[b.at[h]+col:], b.off)
 			for r := range 2 {
-				to := c.c[c.at[half]+(i+r)*c.ld+col:][:4]
+				to := c.c[c.at[h]+(i+r)*c.ld+col:][:4]
 				for q, v := range sum[r] {
 					if c.bias != nil {
 						v += c.bias[i+r]

@@ -23,22 +23,27 @@ func GroupNorm[T Float](y, x, gamma, beta []T, n, c, hw, groups int, eps float64
 	size := per * hw
 	Parallel(n*groups, grainOf(2*size), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			mu, variance := moments(x[i*size:][:size])
-			rs := 1 / math.Sqrt(variance+eps)
-			mean[i], rstd[i] = mu, rs
-			first := i % groups * per
-			for k := range per {
-				// The mean is taken away before the scale is applied, so a
-				// mean far from zero costs no accuracy; what rounding it to T
-				// left over goes into the bias.
-				scale := rs * float64(gamma[first+k])
-				rest := mu - float64(T(mu))
-				bias := float64(beta[first+k]) - float64(rest*scale)
-				at := i*size + k*hw
-				affineSpan(y[at:][:hw], x[at:][:hw], T(mu), T(scale), T(bias))
-			}
+			at, first := i*size, i%groups*per
+			mean[i], rstd[i] = normalize(y[at:][:size], x[at:][:size], gamma[first:][:per], beta[first:][:per], eps)
 		}
 	})
+}
+
+// normalize is GroupNorm of one group [per, hw].
+func normalize[T Float](y, x, gamma, beta []T, eps float64) (mean, rstd float64) {
+	mean, variance := moments(x)
+	rstd = 1 / math.Sqrt(variance+eps)
+	hw := len(x) / len(gamma)
+	for k := range gamma {
+		// The mean is taken away before the scale is applied, so a mean far from
+		// zero costs no accuracy; what rounding it to T left over goes into the
+		// bias.
+		scale := rstd * float64(gamma[k])
+		rest := mean - float64(T(mean))
+		bias := float64(beta[k]) - float64(rest*scale)
+		affineSpan(y[k*hw:][:hw], x[k*hw:][:hw], T(mean), T(scale), T(bias))
+	}
+	return mean, rstd
 }
 
 func checkGroups(op string, c, groups int) {
@@ -82,12 +87,9 @@ func GroupNormBackward[T Float](dx, dgamma, dbeta, x, gamma, dy []T, n, c, hw, g
 	checkOutput("GroupNormBackward", n*c*hw, dx)
 	checkOutput("GroupNormBackward", c, dgamma)
 	checkOutput("GroupNormBackward", c, dbeta)
-	scratch := planeSums.Get().(*[]planeSum)
+	scratch := getPlaneSums(n * c)
 	defer planeSums.Put(scratch)
-	if cap(*scratch) < n*c {
-		*scratch = make([]planeSum, n*c)
-	}
-	sums := (*scratch)[:n*c]
+	sums := *scratch
 
 	per := c / groups
 	size := per * hw
@@ -105,6 +107,11 @@ func GroupNormBackward[T Float](dx, dgamma, dbeta, x, gamma, dy []T, n, c, hw, g
 			}
 		}
 	})
+	sumParams(dgamma, dbeta, sums, n, c, accParam)
+}
+
+// sumParams writes or adds the sums of the planes of each channel.
+func sumParams[T Float](dgamma, dbeta []T, sums []planeSum, n, c int, acc bool) {
 	for ch := range c {
 		var dg, db float64
 		for s := range n {
@@ -112,10 +119,10 @@ func GroupNormBackward[T Float](dx, dgamma, dbeta, x, gamma, dy []T, n, c, hw, g
 			db += sums[s*c+ch].dy
 		}
 		if dgamma != nil {
-			store(&dgamma[ch], dg, accParam)
+			store(&dgamma[ch], dg, acc)
 		}
 		if dbeta != nil {
-			store(&dbeta[ch], db, accParam)
+			store(&dbeta[ch], db, acc)
 		}
 	}
 }
@@ -126,6 +133,13 @@ type planeSum struct{ dy, dyxhat float64 }
 
 // planeSums recycles the [n, c] sums of GroupNormBackward.
 var planeSums = sync.Pool{New: func() any { return new([]planeSum) }}
+
+// getPlaneSums returns n sums of arbitrary value.
+func getPlaneSums(n int) *[]planeSum {
+	s := planeSums.Get().(*[]planeSum)
+	*s = grow(s, n)
+	return s
+}
 
 func sumPlane[T Float](x, dy []T, mean, rstd float64) planeSum {
 	var a, b lanes

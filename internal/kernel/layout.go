@@ -7,10 +7,7 @@ import "fmt"
 // along an axis, and their gradients, are such copies. dst and src must not
 // overlap.
 func CopyBlocks[T Float](dst []T, dstStride int, src []T, srcStride, count, size int, acc bool) {
-	if count > 0 && ((count-1)*dstStride+size > len(dst) || (count-1)*srcStride+size > len(src)) {
-		panic(fmt.Sprintf("kernel: CopyBlocks: %d blocks of %d in strides of %d and %d do not fit %d and %d elements",
-			count, size, dstStride, srcStride, len(dst), len(src)))
-	}
+	checkBlocks("CopyBlocks", len(dst), dstStride, len(src), srcStride, count, size)
 	Parallel(count, grainOf(size), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			d, s := dst[i*dstStride:][:size], src[i*srcStride:][:size]
@@ -21,6 +18,13 @@ func CopyBlocks[T Float](dst []T, dstStride int, src []T, srcStride, count, size
 			}
 		}
 	})
+}
+
+func checkBlocks(op string, dst, dstStride, src, srcStride, count, size int) {
+	if count > 0 && ((count-1)*dstStride+size > dst || (count-1)*srcStride+size > src) {
+		panic(fmt.Sprintf("kernel: %s: %d blocks of %d in strides of %d and %d do not fit %d and %d elements",
+			op, count, size, dstStride, srcStride, dst, src))
+	}
 }
 
 // tile is the side of the squares that Transpose2D moves: 16 rows of 16
@@ -59,6 +63,11 @@ func transposeStrip[T Float](dst, src []T, rows, cols, j0, j1 int) {
 func UpsampleNearest[T Float](y, x []T, planes, h, w, oh, ow int) {
 	checkLen("UpsampleNearest", planes*h*w, len(x))
 	checkLen("UpsampleNearest", planes*oh*ow, len(y))
+	upsampleNearest(y, x, planes, h, w, oh, ow)
+}
+
+// upsampleNearest moves elements of any kind.
+func upsampleNearest[E any](y, x []E, planes, h, w, oh, ow int) {
 	if len(x) == 0 || len(y) == 0 {
 		return
 	}
@@ -69,7 +78,7 @@ func UpsampleNearest[T Float](y, x []T, planes, h, w, oh, ow int) {
 	})
 }
 
-func upsamplePlane[T Float](y, x []T, h, w, oh, ow int) {
+func upsamplePlane[E any](y, x []E, h, w, oh, ow int) {
 	last := -1
 	for i := range oh {
 		from, row := i*h/oh, y[i*ow:][:ow]

@@ -11,6 +11,18 @@ import "golang.org/x/sys/cpu"
 // variable so that the tests can compare both paths; nothing else writes it.
 var hasVector = cpu.X86.HasAVX2 && cpu.X86.HasF16C
 
+// hasVector512 reports that there are the AVX-512 kernels, too, which need
+// hasVector. They give the same bits.
+var hasVector512 = hasVector && cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL
+
+// head returns how many of n elements, a multiple of 8, the AVX-512 kernels take.
+func head(n int) int {
+	if !hasVector512 {
+		return 0
+	}
+	return n &^ 15
+}
+
 // prefix returns the greatest multiple of step in n, or 0 without the vector
 // unit. step is a power of two.
 func prefix(n, step int) int {
@@ -142,20 +154,28 @@ func addWide32(sums []float64, x []float32) int {
 
 func silu32(y, x []float32) int {
 	n := prefix(len(y), 8)
-	if n > 0 {
-		siluAVX2(&y[0], &x[0], n)
+	h := head(n)
+	if h > 0 {
+		siluAVX512(&y[0], &x[0], h)
+	}
+	if h < n {
+		siluAVX2(&y[h], &x[h], n-h)
 	}
 	return n
 }
 
 func siluBackward32(dx, x, dy []float32, acc bool) int {
 	n := prefix(len(dx), 8)
-	switch {
-	case n == 0:
-	case acc:
-		siluBackwardAccumulateAVX2(&dx[0], &x[0], &dy[0], n)
-	default:
-		siluBackwardAVX2(&dx[0], &x[0], &dy[0], n)
+	h := head(n)
+	if h > 0 && acc {
+		siluBackwardAccumulateAVX512(&dx[0], &x[0], &dy[0], h)
+	} else if h > 0 {
+		siluBackwardAVX512(&dx[0], &x[0], &dy[0], h)
+	}
+	if h < n && acc {
+		siluBackwardAccumulateAVX2(&dx[h], &x[h], &dy[h], n-h)
+	} else if h < n {
+		siluBackwardAVX2(&dx[h], &x[h], &dy[h], n-h)
 	}
 	return n
 }
@@ -209,7 +229,11 @@ func softmaxBackward32(dx, y, dy []float32, d, scale float32) int {
 
 func widenBF16(dst []float32, src []uint16) int {
 	n := prefix(len(dst), 16)
-	if n > 0 {
+	switch {
+	case n == 0:
+	case hasVector512:
+		widenBF16AVX512(&dst[0], &src[0], n)
+	default:
 		widenBF16AVX2(&dst[0], &src[0], n)
 	}
 	return n
@@ -217,7 +241,11 @@ func widenBF16(dst []float32, src []uint16) int {
 
 func roundBF16(dst []uint16, src []float32) int {
 	n := prefix(len(dst), 16)
-	if n > 0 {
+	switch {
+	case n == 0:
+	case hasVector512:
+		roundBF16AVX512(&dst[0], &src[0], n)
+	default:
 		roundBF16AVX2(&dst[0], &src[0], n)
 	}
 	return n

@@ -456,7 +456,15 @@ DATA expFloor<>+16(SB)/4, $0xc2ae0000
 DATA expFloor<>+20(SB)/4, $0xc2ae0000
 DATA expFloor<>+24(SB)/4, $0xc2ae0000
 DATA expFloor<>+28(SB)/4, $0xc2ae0000
-GLOBL expFloor<>(SB), RODATA|NOPTR, $32
+DATA expFloor<>+32(SB)/4, $0xc2ae0000
+DATA expFloor<>+36(SB)/4, $0xc2ae0000
+DATA expFloor<>+40(SB)/4, $0xc2ae0000
+DATA expFloor<>+44(SB)/4, $0xc2ae0000
+DATA expFloor<>+48(SB)/4, $0xc2ae0000
+DATA expFloor<>+52(SB)/4, $0xc2ae0000
+DATA expFloor<>+56(SB)/4, $0xc2ae0000
+DATA expFloor<>+60(SB)/4, $0xc2ae0000
+GLOBL expFloor<>(SB), RODATA|NOPTR, $64
 
 DATA log2e<>+0(SB)/4, $0x3fb8aa3b
 DATA log2e<>+4(SB)/4, $0x3fb8aa3b
@@ -466,7 +474,15 @@ DATA log2e<>+16(SB)/4, $0x3fb8aa3b
 DATA log2e<>+20(SB)/4, $0x3fb8aa3b
 DATA log2e<>+24(SB)/4, $0x3fb8aa3b
 DATA log2e<>+28(SB)/4, $0x3fb8aa3b
-GLOBL log2e<>(SB), RODATA|NOPTR, $32
+DATA log2e<>+32(SB)/4, $0x3fb8aa3b
+DATA log2e<>+36(SB)/4, $0x3fb8aa3b
+DATA log2e<>+40(SB)/4, $0x3fb8aa3b
+DATA log2e<>+44(SB)/4, $0x3fb8aa3b
+DATA log2e<>+48(SB)/4, $0x3fb8aa3b
+DATA log2e<>+52(SB)/4, $0x3fb8aa3b
+DATA log2e<>+56(SB)/4, $0x3fb8aa3b
+DATA log2e<>+60(SB)/4, $0x3fb8aa3b
+GLOBL log2e<>(SB), RODATA|NOPTR, $64
 
 DATA roundMagic<>+0(SB)/4, $0x4b40007f
 DATA roundMagic<>+4(SB)/4, $0x4b40007f
@@ -476,7 +492,15 @@ DATA roundMagic<>+16(SB)/4, $0x4b40007f
 DATA roundMagic<>+20(SB)/4, $0x4b40007f
 DATA roundMagic<>+24(SB)/4, $0x4b40007f
 DATA roundMagic<>+28(SB)/4, $0x4b40007f
-GLOBL roundMagic<>(SB), RODATA|NOPTR, $32
+DATA roundMagic<>+32(SB)/4, $0x4b40007f
+DATA roundMagic<>+36(SB)/4, $0x4b40007f
+DATA roundMagic<>+40(SB)/4, $0x4b40007f
+DATA roundMagic<>+44(SB)/4, $0x4b40007f
+DATA roundMagic<>+48(SB)/4, $0x4b40007f
+DATA roundMagic<>+52(SB)/4, $0x4b40007f
+DATA roundMagic<>+56(SB)/4, $0x4b40007f
+DATA roundMagic<>+60(SB)/4, $0x4b40007f
+GLOBL roundMagic<>(SB), RODATA|NOPTR, $64
 
 DATA ln2Hi<>+0(SB)/4, $0x3f318000
 DATA ln2Hi<>+4(SB)/4, $0x3f318000
@@ -486,7 +510,15 @@ DATA ln2Hi<>+16(SB)/4, $0x3f318000
 DATA ln2Hi<>+20(SB)/4, $0x3f318000
 DATA ln2Hi<>+24(SB)/4, $0x3f318000
 DATA ln2Hi<>+28(SB)/4, $0x3f318000
-GLOBL ln2Hi<>(SB), RODATA|NOPTR, $32
+DATA ln2Hi<>+32(SB)/4, $0x3f318000
+DATA ln2Hi<>+36(SB)/4, $0x3f318000
+DATA ln2Hi<>+40(SB)/4, $0x3f318000
+DATA ln2Hi<>+44(SB)/4, $0x3f318000
+DATA ln2Hi<>+48(SB)/4, $0x3f318000
+DATA ln2Hi<>+52(SB)/4, $0x3f318000
+DATA ln2Hi<>+56(SB)/4, $0x3f318000
+DATA ln2Hi<>+60(SB)/4, $0x3f318000
+GLOBL ln2Hi<>(SB), RODATA|NOPTR, $64
 
 DATA ln2Lo<>+0(SB)/4, $0xb95e8083
 DATA ln2Lo<>+4(SB)/4, $0xb95e8083
@@ -496,7 +528,15 @@ DATA ln2Lo<>+16(SB)/4, $0xb95e8083
 DATA ln2Lo<>+20(SB)/4, $0xb95e8083
 DATA ln2Lo<>+24(SB)/4, $0xb95e8083
 DATA ln2Lo<>+28(SB)/4, $0xb95e8083
-GLOBL ln2Lo<>(SB), RODATA|NOPTR, $32
+DATA ln2Lo<>+32(SB)/4, $0xb95e8083
+DATA ln2Lo<>+36(SB)/4, $0xb95e8083
+DATA ln2Lo<>+40(SB)/4, $0xb95e8083
+DATA ln2Lo<>+44(SB)/4, $0xb95e8083
+DATA ln2Lo<>+48(SB)/4, $0xb95e8083
+DATA ln2Lo<>+52(SB)/4, $0xb95e8083
+DATA ln2Lo<>+56(SB)/4, $0xb95e8083
+DATA ln2Lo<>+60(SB)/4, $0xb95e8083
+GLOBL ln2Lo<>(SB), RODATA|NOPTR, $64
 
 DATA one<>+0(SB)/4, $0x3f800000
 DATA one<>+4(SB)/4, $0x3f800000
@@ -506,7 +546,15 @@ DATA one<>+16(SB)/4, $0x3f800000
 DATA one<>+20(SB)/4, $0x3f800000
 DATA one<>+24(SB)/4, $0x3f800000
 DATA one<>+28(SB)/4, $0x3f800000
-GLOBL one<>(SB), RODATA|NOPTR, $32
+DATA one<>+32(SB)/4, $0x3f800000
+DATA one<>+36(SB)/4, $0x3f800000
+DATA one<>+40(SB)/4, $0x3f800000
+DATA one<>+44(SB)/4, $0x3f800000
+DATA one<>+48(SB)/4, $0x3f800000
+DATA one<>+52(SB)/4, $0x3f800000
+DATA one<>+56(SB)/4, $0x3f800000
+DATA one<>+60(SB)/4, $0x3f800000
+GLOBL one<>(SB), RODATA|NOPTR, $64
 
 DATA expC0<>+0(SB)/4, $0x3f000000
 DATA expC0<>+4(SB)/4, $0x3f000000
@@ -516,7 +564,15 @@ DATA expC0<>+16(SB)/4, $0x3f000000
 DATA expC0<>+20(SB)/4, $0x3f000000
 DATA expC0<>+24(SB)/4, $0x3f000000
 DATA expC0<>+28(SB)/4, $0x3f000000
-GLOBL expC0<>(SB), RODATA|NOPTR, $32
+DATA expC0<>+32(SB)/4, $0x3f000000
+DATA expC0<>+36(SB)/4, $0x3f000000
+DATA expC0<>+40(SB)/4, $0x3f000000
+DATA expC0<>+44(SB)/4, $0x3f000000
+DATA expC0<>+48(SB)/4, $0x3f000000
+DATA expC0<>+52(SB)/4, $0x3f000000
+DATA expC0<>+56(SB)/4, $0x3f000000
+DATA expC0<>+60(SB)/4, $0x3f000000
+GLOBL expC0<>(SB), RODATA|NOPTR, $64
 
 DATA expC1<>+0(SB)/4, $0x3e2aaa6e
 DATA expC1<>+4(SB)/4, $0x3e2aaa6e
@@ -526,7 +582,15 @@ DATA expC1<>+16(SB)/4, $0x3e2aaa6e
 DATA expC1<>+20(SB)/4, $0x3e2aaa6e
 DATA expC1<>+24(SB)/4, $0x3e2aaa6e
 DATA expC1<>+28(SB)/4, $0x3e2aaa6e
-GLOBL expC1<>(SB), RODATA|NOPTR, $32
+DATA expC1<>+32(SB)/4, $0x3e2aaa6e
+DATA expC1<>+36(SB)/4, $0x3e2aaa6e
+DATA expC1<>+40(SB)/4, $0x3e2aaa6e
+DATA expC1<>+44(SB)/4, $0x3e2aaa6e
+DATA expC1<>+48(SB)/4, $0x3e2aaa6e
+DATA expC1<>+52(SB)/4, $0x3e2aaa6e
+DATA expC1<>+56(SB)/4, $0x3e2aaa6e
+DATA expC1<>+60(SB)/4, $0x3e2aaa6e
+GLOBL expC1<>(SB), RODATA|NOPTR, $64
 
 DATA expC2<>+0(SB)/4, $0x3d2aaa8d
 DATA expC2<>+4(SB)/4, $0x3d2aaa8d
@@ -536,7 +600,15 @@ DATA expC2<>+16(SB)/4, $0x3d2aaa8d
 DATA expC2<>+20(SB)/4, $0x3d2aaa8d
 DATA expC2<>+24(SB)/4, $0x3d2aaa8d
 DATA expC2<>+28(SB)/4, $0x3d2aaa8d
-GLOBL expC2<>(SB), RODATA|NOPTR, $32
+DATA expC2<>+32(SB)/4, $0x3d2aaa8d
+DATA expC2<>+36(SB)/4, $0x3d2aaa8d
+DATA expC2<>+40(SB)/4, $0x3d2aaa8d
+DATA expC2<>+44(SB)/4, $0x3d2aaa8d
+DATA expC2<>+48(SB)/4, $0x3d2aaa8d
+DATA expC2<>+52(SB)/4, $0x3d2aaa8d
+DATA expC2<>+56(SB)/4, $0x3d2aaa8d
+DATA expC2<>+60(SB)/4, $0x3d2aaa8d
+GLOBL expC2<>(SB), RODATA|NOPTR, $64
 
 DATA expC3<>+0(SB)/4, $0x3c0905d1
 DATA expC3<>+4(SB)/4, $0x3c0905d1
@@ -546,7 +618,15 @@ DATA expC3<>+16(SB)/4, $0x3c0905d1
 DATA expC3<>+20(SB)/4, $0x3c0905d1
 DATA expC3<>+24(SB)/4, $0x3c0905d1
 DATA expC3<>+28(SB)/4, $0x3c0905d1
-GLOBL expC3<>(SB), RODATA|NOPTR, $32
+DATA expC3<>+32(SB)/4, $0x3c0905d1
+DATA expC3<>+36(SB)/4, $0x3c0905d1
+DATA expC3<>+40(SB)/4, $0x3c0905d1
+DATA expC3<>+44(SB)/4, $0x3c0905d1
+DATA expC3<>+48(SB)/4, $0x3c0905d1
+DATA expC3<>+52(SB)/4, $0x3c0905d1
+DATA expC3<>+56(SB)/4, $0x3c0905d1
+DATA expC3<>+60(SB)/4, $0x3c0905d1
+GLOBL expC3<>(SB), RODATA|NOPTR, $64
 
 DATA expC4<>+0(SB)/4, $0x3ab6889e
 DATA expC4<>+4(SB)/4, $0x3ab6889e
@@ -556,7 +636,15 @@ DATA expC4<>+16(SB)/4, $0x3ab6889e
 DATA expC4<>+20(SB)/4, $0x3ab6889e
 DATA expC4<>+24(SB)/4, $0x3ab6889e
 DATA expC4<>+28(SB)/4, $0x3ab6889e
-GLOBL expC4<>(SB), RODATA|NOPTR, $32
+DATA expC4<>+32(SB)/4, $0x3ab6889e
+DATA expC4<>+36(SB)/4, $0x3ab6889e
+DATA expC4<>+40(SB)/4, $0x3ab6889e
+DATA expC4<>+44(SB)/4, $0x3ab6889e
+DATA expC4<>+48(SB)/4, $0x3ab6889e
+DATA expC4<>+52(SB)/4, $0x3ab6889e
+DATA expC4<>+56(SB)/4, $0x3ab6889e
+DATA expC4<>+60(SB)/4, $0x3ab6889e
+GLOBL expC4<>(SB), RODATA|NOPTR, $64
 
 DATA siluLeast<>+0(SB)/4, $0xc2b00000
 DATA siluLeast<>+4(SB)/4, $0xc2b00000
@@ -566,7 +654,15 @@ DATA siluLeast<>+16(SB)/4, $0xc2b00000
 DATA siluLeast<>+20(SB)/4, $0xc2b00000
 DATA siluLeast<>+24(SB)/4, $0xc2b00000
 DATA siluLeast<>+28(SB)/4, $0xc2b00000
-GLOBL siluLeast<>(SB), RODATA|NOPTR, $32
+DATA siluLeast<>+32(SB)/4, $0xc2b00000
+DATA siluLeast<>+36(SB)/4, $0xc2b00000
+DATA siluLeast<>+40(SB)/4, $0xc2b00000
+DATA siluLeast<>+44(SB)/4, $0xc2b00000
+DATA siluLeast<>+48(SB)/4, $0xc2b00000
+DATA siluLeast<>+52(SB)/4, $0xc2b00000
+DATA siluLeast<>+56(SB)/4, $0xc2b00000
+DATA siluLeast<>+60(SB)/4, $0xc2b00000
+GLOBL siluLeast<>(SB), RODATA|NOPTR, $64
 
 DATA siluMost<>+0(SB)/4, $0x42b00000
 DATA siluMost<>+4(SB)/4, $0x42b00000
@@ -576,7 +672,15 @@ DATA siluMost<>+16(SB)/4, $0x42b00000
 DATA siluMost<>+20(SB)/4, $0x42b00000
 DATA siluMost<>+24(SB)/4, $0x42b00000
 DATA siluMost<>+28(SB)/4, $0x42b00000
-GLOBL siluMost<>(SB), RODATA|NOPTR, $32
+DATA siluMost<>+32(SB)/4, $0x42b00000
+DATA siluMost<>+36(SB)/4, $0x42b00000
+DATA siluMost<>+40(SB)/4, $0x42b00000
+DATA siluMost<>+44(SB)/4, $0x42b00000
+DATA siluMost<>+48(SB)/4, $0x42b00000
+DATA siluMost<>+52(SB)/4, $0x42b00000
+DATA siluMost<>+56(SB)/4, $0x42b00000
+DATA siluMost<>+60(SB)/4, $0x42b00000
+GLOBL siluMost<>(SB), RODATA|NOPTR, $64
 
 DATA signBit<>+0(SB)/4, $0x80000000
 DATA signBit<>+4(SB)/4, $0x80000000
@@ -586,7 +690,180 @@ DATA signBit<>+16(SB)/4, $0x80000000
 DATA signBit<>+20(SB)/4, $0x80000000
 DATA signBit<>+24(SB)/4, $0x80000000
 DATA signBit<>+28(SB)/4, $0x80000000
-GLOBL signBit<>(SB), RODATA|NOPTR, $32
+DATA signBit<>+32(SB)/4, $0x80000000
+DATA signBit<>+36(SB)/4, $0x80000000
+DATA signBit<>+40(SB)/4, $0x80000000
+DATA signBit<>+44(SB)/4, $0x80000000
+DATA signBit<>+48(SB)/4, $0x80000000
+DATA signBit<>+52(SB)/4, $0x80000000
+DATA signBit<>+56(SB)/4, $0x80000000
+DATA signBit<>+60(SB)/4, $0x80000000
+GLOBL signBit<>(SB), RODATA|NOPTR, $64
+
+// func siluAVX512(y *float32, x *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·siluAVX512(SB), NOSPLIT, $0-24
+	VMOVUPS siluLeast<>+0(SB), Z0
+	MOVQ    y+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    n+16(FP), DX
+	XORQ    BX, BX
+
+loop:
+	VMAXPS    (CX)(BX*4), Z0, Z1
+	VPORD     signBit<>+0(SB), Z1, Z2
+	VMULPS    log2e<>+0(SB), Z2, Z3
+	VADDPS    roundMagic<>+0(SB), Z3, Z3
+	VSUBPS    roundMagic<>+0(SB), Z3, Z4
+	VMULPS    ln2Hi<>+0(SB), Z4, Z5
+	VSUBPS    Z5, Z2, Z5
+	VMULPS    ln2Lo<>+0(SB), Z4, Z4
+	VSUBPS    Z4, Z5, Z5
+	VMULPS    expC4<>+0(SB), Z5, Z4
+	VADDPS    expC3<>+0(SB), Z4, Z4
+	VMULPS    Z5, Z4, Z4
+	VADDPS    expC2<>+0(SB), Z4, Z4
+	VMULPS    Z5, Z4, Z4
+	VADDPS    expC1<>+0(SB), Z4, Z4
+	VMULPS    Z5, Z4, Z4
+	VADDPS    expC0<>+0(SB), Z4, Z4
+	VMULPS    Z5, Z4, Z4
+	VMULPS    Z5, Z4, Z4
+	VADDPS    Z5, Z4, Z4
+	VADDPS    one<>+0(SB), Z4, Z4
+	VPSLLD    $0x17, Z3, Z3
+	VMULPS    Z3, Z4, Z4
+	VCMPPS    $0x15, expFloor<>+0(SB), Z2, K1
+	VMOVAPS.Z Z4, K1, Z4
+	VMOVUPS   one<>+0(SB), Z2
+	VADDPS    Z4, Z2, Z3
+	VDIVPS    Z3, Z2, Z3
+	VMULPS    Z4, Z3, Z2
+	VPTESTMD  signBit<>+0(SB), Z1, K1
+	VBLENDMPS Z2, Z3, K1, Z6
+	VBLENDMPS Z3, Z2, K1, Z7
+	VMULPS    Z6, Z1, Z6
+	VMOVUPS   Z6, (AX)(BX*4)
+	ADDQ      $+16, BX
+	CMPQ      BX, DX
+	JLT       loop
+	VZEROUPPER
+	RET
+
+// func siluBackwardAVX512(dx *float32, x *float32, dy *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·siluBackwardAVX512(SB), NOSPLIT, $0-32
+	MOVQ    dx+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    dy+16(FP), DX
+	VMOVUPS siluLeast<>+0(SB), Z0
+	VMOVUPS siluMost<>+0(SB), Z1
+	VMOVUPS one<>+0(SB), Z2
+	MOVQ    n+24(FP), BX
+	XORQ    SI, SI
+
+loop:
+	VMAXPS    (CX)(SI*4), Z0, Z3
+	VMINPS    Z3, Z1, Z3
+	VPORD     signBit<>+0(SB), Z3, Z4
+	VMULPS    log2e<>+0(SB), Z4, Z5
+	VADDPS    roundMagic<>+0(SB), Z5, Z5
+	VSUBPS    roundMagic<>+0(SB), Z5, Z6
+	VMULPS    ln2Hi<>+0(SB), Z6, Z7
+	VSUBPS    Z7, Z4, Z7
+	VMULPS    ln2Lo<>+0(SB), Z6, Z6
+	VSUBPS    Z6, Z7, Z7
+	VMULPS    expC4<>+0(SB), Z7, Z6
+	VADDPS    expC3<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    expC2<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    expC1<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    expC0<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    Z7, Z6, Z6
+	VADDPS    one<>+0(SB), Z6, Z6
+	VPSLLD    $0x17, Z5, Z5
+	VMULPS    Z5, Z6, Z6
+	VCMPPS    $0x15, expFloor<>+0(SB), Z4, K1
+	VMOVAPS.Z Z6, K1, Z6
+	VMOVUPS   one<>+0(SB), Z4
+	VADDPS    Z6, Z4, Z5
+	VDIVPS    Z5, Z4, Z5
+	VMULPS    Z6, Z5, Z4
+	VPTESTMD  signBit<>+0(SB), Z3, K1
+	VBLENDMPS Z4, Z5, K1, Z8
+	VBLENDMPS Z5, Z4, K1, Z9
+	VMULPS    Z3, Z9, Z9
+	VADDPS    Z2, Z9, Z9
+	VMULPS    Z8, Z9, Z9
+	VMULPS    (DX)(SI*4), Z9, Z9
+	VMOVUPS   Z9, (AX)(SI*4)
+	ADDQ      $+16, SI
+	CMPQ      SI, BX
+	JLT       loop
+	VZEROUPPER
+	RET
+
+// func siluBackwardAccumulateAVX512(dx *float32, x *float32, dy *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·siluBackwardAccumulateAVX512(SB), NOSPLIT, $0-32
+	MOVQ    dx+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    dy+16(FP), DX
+	VMOVUPS siluLeast<>+0(SB), Z0
+	VMOVUPS siluMost<>+0(SB), Z1
+	VMOVUPS one<>+0(SB), Z2
+	MOVQ    n+24(FP), BX
+	XORQ    SI, SI
+
+loop:
+	VMAXPS    (CX)(SI*4), Z0, Z3
+	VMINPS    Z3, Z1, Z3
+	VPORD     signBit<>+0(SB), Z3, Z4
+	VMULPS    log2e<>+0(SB), Z4, Z5
+	VADDPS    roundMagic<>+0(SB), Z5, Z5
+	VSUBPS    roundMagic<>+0(SB), Z5, Z6
+	VMULPS    ln2Hi<>+0(SB), Z6, Z7
+	VSUBPS    Z7, Z4, Z7
+	VMULPS    ln2Lo<>+0(SB), Z6, Z6
+	VSUBPS    Z6, Z7, Z7
+	VMULPS    expC4<>+0(SB), Z7, Z6
+	VADDPS    expC3<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    expC2<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    expC1<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    expC0<>+0(SB), Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VMULPS    Z7, Z6, Z6
+	VADDPS    Z7, Z6, Z6
+	VADDPS    one<>+0(SB), Z6, Z6
+	VPSLLD    $0x17, Z5, Z5
+	VMULPS    Z5, Z6, Z6
+	VCMPPS    $0x15, expFloor<>+0(SB), Z4, K1
+	VMOVAPS.Z Z6, K1, Z6
+	VMOVUPS   one<>+0(SB), Z4
+	VADDPS    Z6, Z4, Z5
+	VDIVPS    Z5, Z4, Z5
+	VMULPS    Z6, Z5, Z4
+	VPTESTMD  signBit<>+0(SB), Z3, K1
+	VBLENDMPS Z4, Z5, K1, Z8
+	VBLENDMPS Z5, Z4, K1, Z9
+	VMULPS    Z3, Z9, Z9
+	VADDPS    Z2, Z9, Z9
+	VMULPS    Z8, Z9, Z9
+	VMULPS    (DX)(SI*4), Z9, Z9
+	VADDPS    (AX)(SI*4), Z9, Z9
+	VMOVUPS   Z9, (AX)(SI*4)
+	ADDQ      $+16, SI
+	CMPQ      SI, BX
+	JLT       loop
+	VZEROUPPER
+	RET
 
 // func siluAVX2(y *float32, x *float32, n int)
 // Requires: AVX, AVX2
@@ -938,6 +1215,105 @@ loop:
 	VZEROUPPER
 	RET
 
+// func widenBF16AVX512(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·widenBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VPMOVZXWD (CX)(BX*2), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVDQU32 Z0, (AX)(BX*4)
+	ADDQ      $+16, BX
+	CMPQ      BX, DX
+	JLT       loop
+	VZEROUPPER
+	RET
+
+// func roundBF16AVX512(dst *uint16, src *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·roundBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ      dst+0(FP), AX
+	MOVQ      src+8(FP), CX
+	VMOVDQU32 bf16WideHalf<>+0(SB), Z0
+	VMOVDQU32 bf16WideOne<>+0(SB), Z1
+	VMOVDQU32 bf16WideQuiet<>+0(SB), Z2
+	MOVQ      n+16(FP), DX
+	XORQ      BX, BX
+
+loop:
+	VMOVUPS (CX)(BX*4), Z3
+	VCMPPS  $0x03, Z3, Z3, K1
+	VPSRLD  $0x10, Z3, Z4
+	VPANDD  Z1, Z4, Z5
+	VPADDD  Z0, Z3, Z3
+	VPADDD  Z5, Z3, Z3
+	VPSRLD  $0x10, Z3, Z3
+	VPORD   Z2, Z4, K1, Z3
+	VPMOVDW Z3, (AX)(BX*2)
+	ADDQ    $+16, BX
+	CMPQ    BX, DX
+	JLT     loop
+	VZEROUPPER
+	RET
+
+DATA bf16WideHalf<>+0(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+4(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+8(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+12(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+16(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+20(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+24(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+28(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+32(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+36(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+40(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+44(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+48(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+52(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+56(SB)/4, $0x00007fff
+DATA bf16WideHalf<>+60(SB)/4, $0x00007fff
+GLOBL bf16WideHalf<>(SB), RODATA|NOPTR, $64
+
+DATA bf16WideOne<>+0(SB)/4, $0x00000001
+DATA bf16WideOne<>+4(SB)/4, $0x00000001
+DATA bf16WideOne<>+8(SB)/4, $0x00000001
+DATA bf16WideOne<>+12(SB)/4, $0x00000001
+DATA bf16WideOne<>+16(SB)/4, $0x00000001
+DATA bf16WideOne<>+20(SB)/4, $0x00000001
+DATA bf16WideOne<>+24(SB)/4, $0x00000001
+DATA bf16WideOne<>+28(SB)/4, $0x00000001
+DATA bf16WideOne<>+32(SB)/4, $0x00000001
+DATA bf16WideOne<>+36(SB)/4, $0x00000001
+DATA bf16WideOne<>+40(SB)/4, $0x00000001
+DATA bf16WideOne<>+44(SB)/4, $0x00000001
+DATA bf16WideOne<>+48(SB)/4, $0x00000001
+DATA bf16WideOne<>+52(SB)/4, $0x00000001
+DATA bf16WideOne<>+56(SB)/4, $0x00000001
+DATA bf16WideOne<>+60(SB)/4, $0x00000001
+GLOBL bf16WideOne<>(SB), RODATA|NOPTR, $64
+
+DATA bf16WideQuiet<>+0(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+4(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+8(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+12(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+16(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+20(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+24(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+28(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+32(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+36(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+40(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+44(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+48(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+52(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+56(SB)/4, $0x00000040
+DATA bf16WideQuiet<>+60(SB)/4, $0x00000040
+GLOBL bf16WideQuiet<>(SB), RODATA|NOPTR, $64
+
 DATA bf16Half<>+0(SB)/4, $0x00007fff
 DATA bf16Half<>+4(SB)/4, $0x00007fff
 DATA bf16Half<>+8(SB)/4, $0x00007fff
@@ -946,7 +1322,15 @@ DATA bf16Half<>+16(SB)/4, $0x00007fff
 DATA bf16Half<>+20(SB)/4, $0x00007fff
 DATA bf16Half<>+24(SB)/4, $0x00007fff
 DATA bf16Half<>+28(SB)/4, $0x00007fff
-GLOBL bf16Half<>(SB), RODATA|NOPTR, $32
+DATA bf16Half<>+32(SB)/4, $0x00007fff
+DATA bf16Half<>+36(SB)/4, $0x00007fff
+DATA bf16Half<>+40(SB)/4, $0x00007fff
+DATA bf16Half<>+44(SB)/4, $0x00007fff
+DATA bf16Half<>+48(SB)/4, $0x00007fff
+DATA bf16Half<>+52(SB)/4, $0x00007fff
+DATA bf16Half<>+56(SB)/4, $0x00007fff
+DATA bf16Half<>+60(SB)/4, $0x00007fff
+GLOBL bf16Half<>(SB), RODATA|NOPTR, $64
 
 DATA bf16One<>+0(SB)/4, $0x00000001
 DATA bf16One<>+4(SB)/4, $0x00000001
@@ -956,7 +1340,15 @@ DATA bf16One<>+16(SB)/4, $0x00000001
 DATA bf16One<>+20(SB)/4, $0x00000001
 DATA bf16One<>+24(SB)/4, $0x00000001
 DATA bf16One<>+28(SB)/4, $0x00000001
-GLOBL bf16One<>(SB), RODATA|NOPTR, $32
+DATA bf16One<>+32(SB)/4, $0x00000001
+DATA bf16One<>+36(SB)/4, $0x00000001
+DATA bf16One<>+40(SB)/4, $0x00000001
+DATA bf16One<>+44(SB)/4, $0x00000001
+DATA bf16One<>+48(SB)/4, $0x00000001
+DATA bf16One<>+52(SB)/4, $0x00000001
+DATA bf16One<>+56(SB)/4, $0x00000001
+DATA bf16One<>+60(SB)/4, $0x00000001
+GLOBL bf16One<>(SB), RODATA|NOPTR, $64
 
 DATA bf16Quiet<>+0(SB)/4, $0x00000040
 DATA bf16Quiet<>+4(SB)/4, $0x00000040
@@ -966,7 +1358,15 @@ DATA bf16Quiet<>+16(SB)/4, $0x00000040
 DATA bf16Quiet<>+20(SB)/4, $0x00000040
 DATA bf16Quiet<>+24(SB)/4, $0x00000040
 DATA bf16Quiet<>+28(SB)/4, $0x00000040
-GLOBL bf16Quiet<>(SB), RODATA|NOPTR, $32
+DATA bf16Quiet<>+32(SB)/4, $0x00000040
+DATA bf16Quiet<>+36(SB)/4, $0x00000040
+DATA bf16Quiet<>+40(SB)/4, $0x00000040
+DATA bf16Quiet<>+44(SB)/4, $0x00000040
+DATA bf16Quiet<>+48(SB)/4, $0x00000040
+DATA bf16Quiet<>+52(SB)/4, $0x00000040
+DATA bf16Quiet<>+56(SB)/4, $0x00000040
+DATA bf16Quiet<>+60(SB)/4, $0x00000040
+GLOBL bf16Quiet<>(SB), RODATA|NOPTR, $64
 
 // func widenBF16AVX2(dst *float32, src *uint16, n int)
 // Requires: AVX, AVX2
@@ -1245,7 +1645,15 @@ DATA bf16High<>+16(SB)/4, $0xffff0000
 DATA bf16High<>+20(SB)/4, $0xffff0000
 DATA bf16High<>+24(SB)/4, $0xffff0000
 DATA bf16High<>+28(SB)/4, $0xffff0000
-GLOBL bf16High<>(SB), RODATA|NOPTR, $32
+DATA bf16High<>+32(SB)/4, $0xffff0000
+DATA bf16High<>+36(SB)/4, $0xffff0000
+DATA bf16High<>+40(SB)/4, $0xffff0000
+DATA bf16High<>+44(SB)/4, $0xffff0000
+DATA bf16High<>+48(SB)/4, $0xffff0000
+DATA bf16High<>+52(SB)/4, $0xffff0000
+DATA bf16High<>+56(SB)/4, $0xffff0000
+DATA bf16High<>+60(SB)/4, $0xffff0000
+GLOBL bf16High<>(SB), RODATA|NOPTR, $64
 
 DATA bf16FoldHalf<>+0(SB)/4, $0x00007fff
 DATA bf16FoldHalf<>+4(SB)/4, $0x00007fff
@@ -1255,7 +1663,15 @@ DATA bf16FoldHalf<>+16(SB)/4, $0x00007fff
 DATA bf16FoldHalf<>+20(SB)/4, $0x00007fff
 DATA bf16FoldHalf<>+24(SB)/4, $0x00007fff
 DATA bf16FoldHalf<>+28(SB)/4, $0x00007fff
-GLOBL bf16FoldHalf<>(SB), RODATA|NOPTR, $32
+DATA bf16FoldHalf<>+32(SB)/4, $0x00007fff
+DATA bf16FoldHalf<>+36(SB)/4, $0x00007fff
+DATA bf16FoldHalf<>+40(SB)/4, $0x00007fff
+DATA bf16FoldHalf<>+44(SB)/4, $0x00007fff
+DATA bf16FoldHalf<>+48(SB)/4, $0x00007fff
+DATA bf16FoldHalf<>+52(SB)/4, $0x00007fff
+DATA bf16FoldHalf<>+56(SB)/4, $0x00007fff
+DATA bf16FoldHalf<>+60(SB)/4, $0x00007fff
+GLOBL bf16FoldHalf<>(SB), RODATA|NOPTR, $64
 
 DATA bf16FoldOne<>+0(SB)/4, $0x00000001
 DATA bf16FoldOne<>+4(SB)/4, $0x00000001
@@ -1265,7 +1681,15 @@ DATA bf16FoldOne<>+16(SB)/4, $0x00000001
 DATA bf16FoldOne<>+20(SB)/4, $0x00000001
 DATA bf16FoldOne<>+24(SB)/4, $0x00000001
 DATA bf16FoldOne<>+28(SB)/4, $0x00000001
-GLOBL bf16FoldOne<>(SB), RODATA|NOPTR, $32
+DATA bf16FoldOne<>+32(SB)/4, $0x00000001
+DATA bf16FoldOne<>+36(SB)/4, $0x00000001
+DATA bf16FoldOne<>+40(SB)/4, $0x00000001
+DATA bf16FoldOne<>+44(SB)/4, $0x00000001
+DATA bf16FoldOne<>+48(SB)/4, $0x00000001
+DATA bf16FoldOne<>+52(SB)/4, $0x00000001
+DATA bf16FoldOne<>+56(SB)/4, $0x00000001
+DATA bf16FoldOne<>+60(SB)/4, $0x00000001
+GLOBL bf16FoldOne<>(SB), RODATA|NOPTR, $64
 
 // func adamwAVX2(a *float32, w *float32, grad *float32, m *float32, v *float32, n int)
 // Requires: AVX

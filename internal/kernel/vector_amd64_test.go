@@ -18,21 +18,33 @@ func TestVectorMatchesPlain(t *testing.T) {
 		for _, n := range lengths {
 			for _, special := range []bool{false, true} {
 				p := newSpans(n, n%4, special)
-				got := c.run(p)
 				want := withoutVector(func() [][]float32 { return c.run(p) })
-				if k, i, bad := differ(got, want); bad {
-					t.Fatalf("%s: n=%d special=%v: output %d[%d] is %x (%v), plain Go has %x (%v)", c.name, n, special,
-						k, i, got[k][i], got[k][i], want[k][i], want[k][i])
+				for name, got := range map[string][][]float32{
+					"assembly":          c.run(p),
+					"assembly for AVX2": without512(func() [][]float32 { return c.run(p) }),
+				} {
+					if k, i, bad := differ(got, want); bad {
+						t.Fatalf("%s: n=%d special=%v: output %d[%d] is %x (%v) by %s, plain Go has %x (%v)", c.name, n, special,
+							k, i, got[k][i], got[k][i], name, want[k][i], want[k][i])
+					}
 				}
 			}
 		}
 	}
 }
 
+// without512 runs f on the kernels for AVX2. Tests that call it are not parallel.
+func without512(f func() [][]float32) [][]float32 {
+	was := hasVector512
+	hasVector512 = false
+	defer func() { hasVector512 = was }()
+	return f()
+}
+
 // withoutVector runs f on the plain loops. Tests that call it are not parallel.
 func withoutVector(f func() [][]float32) [][]float32 {
-	was := hasVector
-	hasVector = false
-	defer func() { hasVector = was }()
+	was, was512 := hasVector, hasVector512
+	hasVector, hasVector512 = false, false
+	defer func() { hasVector, hasVector512 = was, was512 }()
 	return f()
 }

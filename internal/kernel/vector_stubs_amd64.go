@@ -79,6 +79,21 @@ func momentsAVX2(s *float64, q *float64, x *float32, n int, shift float64)
 //go:noescape
 func planeSumAVX2(a *float64, b *float64, x *float32, dy *float32, n int, mean float64)
 
+// siluAVX512 writes x * sigmoid(x) into y. Step 8.
+//
+//go:noescape
+func siluAVX512(y *float32, x *float32, n int)
+
+// siluBackwardAVX512 writes dy * s * (1 + x*(1-s)) to dx, s = sigmoid(x). Step 8.
+//
+//go:noescape
+func siluBackwardAVX512(dx *float32, x *float32, dy *float32, n int)
+
+// siluBackwardAccumulateAVX512 adds dy * s * (1 + x*(1-s)) to dx, s = sigmoid(x). Step 8.
+//
+//go:noescape
+func siluBackwardAccumulateAVX512(dx *float32, x *float32, dy *float32, n int)
+
 // siluAVX2 writes x * sigmoid(x) into y. Step 8.
 //
 //go:noescape
@@ -118,6 +133,16 @@ func normBackwardAVX2(dx *float32, x *float32, dy *float32, n int, shift float32
 //
 //go:noescape
 func normBackwardAccumulateAVX2(dx *float32, x *float32, dy *float32, n int, shift float32, scale float32, slope float32, offset float32)
+
+// widenBF16AVX512 converts src to float32. Step 16.
+//
+//go:noescape
+func widenBF16AVX512(dst *float32, src *uint16, n int)
+
+// roundBF16AVX512 converts src to BF16. Step 16.
+//
+//go:noescape
+func roundBF16AVX512(dst *uint16, src *float32, n int)
 
 // widenBF16AVX2 converts src to float32. Step 16.
 //

@@ -1,4 +1,4 @@
-// Command gemm writes the AVX2 and FMA assembly of package kernel's matrix
+// Command gemm writes the assembly for AVX2 with FMA, and for AVX-512, of package kernel's matrix
 // products and convolutions: the register tiles, the transposition that packing
 // needs, and a loop that measures how fast the processor can multiply and add.
 //
@@ -19,12 +19,20 @@ func main() {
 		multiply(height)
 		gradient(height)
 	}
+	for _, height := range []int{6, 4} {
+		multiplyWide(height, false)
+		multiplyWide(height, true)
+	}
+	for _, height := range []int{12, 8, 6} {
+		gradientWide(height)
+	}
 	transpose4()
 	for _, n := range []int{4, 6, 8, 16} {
 		copyRuns(n)
 	}
 	everySecond()
 	peak()
+	peakWide()
 	Generate()
 }
 

@@ -86,6 +86,28 @@ func (t tile) addBias(bias Register) {
 	}
 }
 
+// rounds writes a loop over n steps, several a round.
+func rounds(n Register, step, advance func(int)) {
+	SUBQ(I32(unroll), n)
+	JL(LabelRef("rest"))
+	Label("loop")
+	for p := range unroll {
+		step(p)
+	}
+	advance(unroll)
+	SUBQ(I32(unroll), n)
+	JGE(LabelRef("loop"))
+	Label("rest")
+	ADDQ(I32(unroll), n)
+	JE(LabelRef("done"))
+	Label("single")
+	step(0)
+	advance(1)
+	DECQ(n)
+	JNE(LabelRef("single"))
+	Label("done")
+}
+
 // multiply writes the tiles of matrix products and correlations.
 func multiply(height int) {
 	t := tile{height}
@@ -129,24 +151,7 @@ positive.`, height))
 		ADDQ(I32(int32(4*height*steps)), a)
 		ADDQ(I32(int32(8*steps)), off)
 	}
-	SUBQ(I32(unroll), n)
-	JL(LabelRef("rest"))
-	Label("loop")
-	for p := range unroll {
-		step(p)
-	}
-	advance(unroll)
-	SUBQ(I32(unroll), n)
-	JGE(LabelRef("loop"))
-	Label("rest")
-	ADDQ(I32(unroll), n)
-	JE(LabelRef("done"))
-	Label("single")
-	step(0)
-	advance(1)
-	DECQ(n)
-	JNE(LabelRef("single"))
-	Label("done")
+	rounds(n, step, advance)
 
 	load("bias", RAX)
 	TESTQ(RAX, RAX)
@@ -211,24 +216,7 @@ images, rows and cols are positive.`, height))
 		ADDQ(I32(int32(steps)), at)
 		ADDQ(I32(int32(64*steps)), b)
 	}
-	SUBQ(I32(unroll), n)
-	JL(LabelRef("rest"))
-	Label("loop")
-	for p := range unroll {
-		step(p)
-	}
-	advance(unroll)
-	SUBQ(I32(unroll), n)
-	JGE(LabelRef("loop"))
-	Label("rest")
-	ADDQ(I32(unroll), n)
-	JE(LabelRef("rowDone"))
-	Label("single")
-	step(0)
-	advance(1)
-	DECQ(n)
-	JNE(LabelRef("single"))
-	Label("rowDone")
+	rounds(n, step, advance)
 	ADDQ(param("rowStep"), line)
 	DECQ(RBX)
 	JNE(LabelRef("row"))

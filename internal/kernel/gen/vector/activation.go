@@ -29,7 +29,7 @@ func newExponential() (e exponential) {
 
 // of returns exp(x) for x <= 0, by the operations of expNeg in their order.
 func (e exponential) of(x VecVirtual) VecVirtual {
-	t, n, r, q := YMM(), YMM(), YMM(), YMM()
+	t, n, r, q := vector(), vector(), vector(), vector()
 	VMULPS(e.log2e, x, t)
 	VADDPS(e.magic, t, t)
 	VSUBPS(e.magic, t, n)
@@ -47,8 +47,15 @@ func (e exponential) of(x VecVirtual) VecVirtual {
 	VADDPS(e.one, q, q)
 	VPSLLD(U8(23), t, t)
 	VMULPS(t, q, q)
+	const notLess = 0x15 // so that NaN is kept
+	if avx512 {
+		keep := K()
+		VCMPPS(U8(notLess), e.floor, x, keep)
+		VMOVAPS_Z(q, keep, q)
+		return q
+	}
 	keep := YMM()
-	VCMPPS(U8(0x15), e.floor, x, keep) // not less, so that NaN is kept
+	VCMPPS(U8(notLess), e.floor, x, keep)
 	VANDPS(keep, q, q)
 	return q
 }
@@ -62,15 +69,26 @@ type silu struct {
 
 // sigmoid returns the sigmoid of c and one less the sigmoid.
 func (s silu) sigmoid(c VecVirtual) (sig, rest VecVirtual) {
-	minus := YMM()
-	VORPS(s.sign, c, minus)
+	minus := vector()
+	if avx512 {
+		VPORD(s.sign, c, minus)
+	} else {
+		VORPS(s.sign, c, minus)
+	}
 	e := s.exp.of(minus)
-	one, r, small := YMM(), YMM(), YMM()
+	one, r, small := vector(), vector(), vector()
 	VMOVUPS(s.exp.one, one)
 	VADDPS(e, one, r)
 	VDIVPS(r, one, r)
 	VMULPS(e, r, small)
-	sig, rest = YMM(), YMM()
+	sig, rest = vector(), vector()
+	if avx512 {
+		negative := K()
+		VPTESTMD(s.sign, c, negative)
+		VBLENDMPS(small, r, negative, sig)
+		VBLENDMPS(r, small, negative, rest)
+		return sig, rest
+	}
 	VBLENDVPS(c, small, r, sig)
 	VBLENDVPS(c, r, small, rest)
 	return sig, rest
@@ -80,17 +98,11 @@ func activations() {
 	exp := newExponential()
 	s := silu{exp: exp, least: float("siluLeast", -88), most: float("siluMost", 88), sign: constant("signBit", 1<<31)}
 
-	function("siluAVX2", "func(y, x *float32, n int)", "writes x * sigmoid(x) into y. Step 8.")
-	least := ymm(s.least)
-	unary(func(_, x, i Register) VecVirtual {
-		v := YMM()
-		VMAXPS(at(x, i, 0, 4), least, v)
-		sig, _ := s.sigmoid(v)
-		VMULPS(sig, v, sig)
-		return sig
-	})
-	s.backward("siluBackwardAVX2", false)
-	s.backward("siluBackwardAccumulateAVX2", true)
+	for _, avx512 = range []bool{true, false} {
+		s.forward()
+		s.backward("siluBackward", false)
+		s.backward("siluBackwardAccumulate", true)
+	}
 
 	function("scaledMaxAVX2", "func(max, x *float32, n int, scale float32)",
 		"raises the eight elements of max to those of scale * x. Step 8.")
@@ -139,18 +151,30 @@ func activations() {
 	end()
 }
 
+func (s silu) forward() {
+	function("silu"+suffix(), "func(y, x *float32, n int)", "writes x * sigmoid(x) into y. Step 8.")
+	least := vec(s.least)
+	unary(func(_, x, i Register) VecVirtual {
+		v := vector()
+		VMAXPS(at(x, i, 0, 4), least, v)
+		sig, _ := s.sigmoid(v)
+		VMULPS(sig, v, sig)
+		return sig
+	})
+}
+
 func (s silu) backward(name string, accumulate bool) {
 	verb := "writes"
 	if accumulate {
 		verb = "adds"
 	}
-	function(name, "func(dx, x, dy *float32, n int)", verb+" dy * s * (1 + x*(1-s)) to dx, s = sigmoid(x). Step 8.")
+	function(name+suffix(), "func(dx, x, dy *float32, n int)", verb+" dy * s * (1 + x*(1-s)) to dx, s = sigmoid(x). Step 8.")
 	dx, x, dy := pointer("dx"), pointer("x"), pointer("dy")
-	least, most, one := ymm(s.least), ymm(s.most), ymm(s.exp.one)
-	loop(8, func(i Register) {
+	least, most, one := vec(s.least), vec(s.most), vec(s.exp.one)
+	loop(lanes(), func(i Register) {
 		// VMAXPS and VMINPS give their last source where the two do not
 		// compare: NaN stays.
-		c := YMM()
+		c := vector()
 		VMAXPS(at(x, i, 0, 4), least, c)
 		VMINPS(c, most, c)
 		sig, d := s.sigmoid(c)

@@ -77,7 +77,41 @@ func roundBF16(v VecVirtual, half, one, quiet Mem) VecVirtual {
 	return v
 }
 
+// wideCasts writes the bf16 casts for AVX-512.
+func wideCasts() {
+	function("widenBF16AVX512", "func(dst *float32, src *uint16, n int)", "converts src to float32. Step 16.")
+	dst, src := pointer("dst"), pointer("src")
+	loop(16, func(i Register) {
+		v := ZMM()
+		VPMOVZXWD(at(src, i, 0, 2), v)
+		VPSLLD(U8(16), v, v)
+		VMOVDQU32(v, at(dst, i, 0, 4))
+	})
+	end()
+
+	function("roundBF16AVX512", "func(dst *uint16, src *float32, n int)", "converts src to BF16. Step 16.")
+	dst, src = pointer("dst"), pointer("src")
+	half, one, quiet := ZMM(), ZMM(), ZMM()
+	VMOVDQU32(constant("bf16WideHalf", 0x7fff), half)
+	VMOVDQU32(constant("bf16WideOne", 1), one)
+	VMOVDQU32(constant("bf16WideQuiet", 0x40), quiet)
+	loop(16, func(i Register) { // as roundBF16
+		v, top, odd, nan := ZMM(), ZMM(), ZMM(), K()
+		VMOVUPS(at(src, i, 0, 4), v)
+		VCMPPS(U8(3), v, v, nan) // 3: unordered
+		VPSRLD(U8(16), v, top)
+		VPANDD(one, top, odd)
+		VPADDD(half, v, v)
+		VPADDD(odd, v, v)
+		VPSRLD(U8(16), v, v)
+		VPORD(quiet, top, nan, v)
+		VPMOVDW(v, at(dst, i, 0, 2))
+	})
+	end()
+}
+
 func casts() {
+	wideCasts()
 	f32, bf16, f16 := formats()
 	for _, f := range []format{bf16, f16} {
 		cast("widen"+f.name+"AVX2", f32, f, "float32")

@@ -74,16 +74,16 @@ func elementwise() {
 	end()
 }
 
-// binary writes f of a and b into dst, eight elements at a time.
+// binary writes f of a and b into dst, a vector at a time.
 func binary(f func(d, a, b, i Register) VecVirtual) {
 	d, a, b := pointer("dst"), pointer("a"), pointer("b")
-	loop(8, func(i Register) { VMOVUPS(f(d, a, b, i), at(d, i, 0, 4)) })
+	loop(lanes(), func(i Register) { VMOVUPS(f(d, a, b, i), at(d, i, 0, 4)) })
 	end()
 }
 
-// unary writes f of x into y, eight elements at a time.
+// unary writes f of x into y, a vector at a time.
 func unary(f func(y, x, i Register) VecVirtual) {
 	y, x := pointer("y"), pointer("x")
-	loop(8, func(i Register) { VMOVUPS(f(y, x, i), at(y, i, 0, 4)) })
+	loop(lanes(), func(i Register) { VMOVUPS(f(y, x, i), at(y, i, 0, 4)) })
 	end()
 }

@@ -1,6 +1,6 @@
-// Command vector writes the AVX2 and F16C assembly of the elementwise, row and
+// Command vector writes the assembly, for AVX2 with F16C and some for AVX-512, of the elementwise, row and
 // cast kernels of package kernel. Each function works on whole vectors: its n is
-// a positive multiple of the step it names. None fuses a multiplication with an
+// a positive multiple of the step it names, or of 16 for AVX-512. None fuses a multiplication with an
 // addition, so that the plain Go loops give the same bits.
 //
 //	go run . -out ../../vector_amd64.s -stubs ../../vector_stubs_amd64.go -pkg kernel
@@ -81,6 +81,40 @@ func at(base Register, i Register, k, size int) Mem {
 	return Mem{Base: base, Index: i, Scale: uint8(size), Disp: k * size}
 }
 
+// avx512 makes the functions of vector and lanes those of AVX-512.
+var avx512 bool
+
+// vector allocates a register of the current width.
+func vector() VecVirtual {
+	if avx512 {
+		return ZMM()
+	}
+	return YMM()
+}
+
+// vec loads a vector of the current width.
+func vec(m Mem) VecVirtual {
+	v := vector()
+	VMOVUPS(m, v)
+	return v
+}
+
+// lanes returns how many float32 a vector has.
+func lanes() int {
+	if avx512 {
+		return 16
+	}
+	return 8
+}
+
+// suffix ends the names of functions of the current width.
+func suffix() string {
+	if avx512 {
+		return "AVX512"
+	}
+	return "AVX2"
+}
+
 // ymm loads 32 bytes.
 func ymm(m Mem) VecVirtual {
 	y := YMM()
@@ -88,14 +122,14 @@ func ymm(m Mem) VecVirtual {
 	return y
 }
 
-// constant is a read-only vector of eight equal 32-bit patterns.
+// constant is a read-only vector of sixteen equal 32-bit patterns.
 func constant(name string, bits uint32) Mem {
 	m := GLOBL(name, RODATA|NOPTR)
-	for i := range 8 {
+	for i := range 16 {
 		DATA(4*i, U32(bits))
 	}
 	return m
 }
 
-// float is a read-only vector of eight equal float32.
+// float is a read-only vector of equal float32.
 func float(name string, v float32) Mem { return constant(name, math.Float32bits(v)) }
