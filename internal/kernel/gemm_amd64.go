@@ -18,6 +18,9 @@ var hasFMA = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 // give the same bits.
 var hasWide = hasFMA && cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL
 
+// runs reports whether the second group of each pair follows the first.
+func (g groups) runs() bool { return g[1] == g[0]+halfCols && g[3] == g[2]+halfCols }
+
 // multiplyWide32 is multiply in assembly for two pairs; it reports false, having
 // done nothing, if there is none for the case.
 func multiplyWide32(height, count int, a []float32, off []int, b []float32, at *groups, c []float32, to *groups, ldc int, acc bool, bias []float32) bool {

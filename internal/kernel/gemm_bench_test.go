@@ -2,11 +2,13 @@ package kernel
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
+
+	"github.com/zerogap/zerogap/dtype"
 )
 
-// BenchmarkGemm reports GFLOP/s; compare with BenchmarkPeak of the same run and
-// the same -cpu.
+// BenchmarkGemm reports GFLOP/s and their share of the peak of the same run.
 func BenchmarkGemm(b *testing.B) {
 	for _, c := range []gemmCase{
 		{m: 64, n: 64, k: 64}, {m: 256, n: 256, k: 256}, {m: 256, n: 256, k: 256, transB: true}, {m: 256, n: 256, k: 256, transA: true},
@@ -14,10 +16,9 @@ func BenchmarkGemm(b *testing.B) {
 	} {
 		b.Run(fmt.Sprintf("m=%d/n=%d/k=%d/transA=%v/transB=%v", c.m, c.n, c.k, c.transA, c.transB), func(b *testing.B) {
 			d := newGemm(c, draw[float32], 1)
-			for b.Loop() {
+			flops(b, 2*c.m*c.n*c.k, func() {
 				Gemm(c.transA, c.transB, c.m, c.n, c.k, d.a, d.lda, d.b, d.ldb, d.c, d.ldc, false)
-			}
-			reportFLOPS(b, 2*c.m*c.n*c.k)
+			})
 		})
 	}
 }
@@ -33,10 +34,9 @@ func BenchmarkGemmBatch(b *testing.B) {
 			if c.transB {
 				ldb = c.k
 			}
-			for b.Loop() {
+			flops(b, 2*count*c.m*c.n*c.k, func() {
 				GemmBatch(count, c.transA, c.transB, c.m, c.n, c.k, x, c.k, c.m*c.k, y, ldb, c.k*c.n, z, c.n, c.m*c.n, false)
-			}
-			reportFLOPS(b, 2*count*c.m*c.n*c.k)
+			})
 		})
 	}
 }
@@ -49,27 +49,30 @@ func BenchmarkConv(b *testing.B) {
 		{16, 96, 32, 32, 32, 1, 1, 1, 0, 0, 0, 0}, {16, 32, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1},
 	} {
 		d := newConv(s, draw[float32])
-		flops := 2 * len(d.dy) * s.C * s.KH * s.KW
+		work := 2 * len(d.dy) * s.C * s.KH * s.KW
 		shape := fmt.Sprintf("%dto%d/%dx%d/k%d/s%d/", s.C, s.O, s.H, s.W, s.KH, s.Stride)
-		b.Run(shape+"forward", func(b *testing.B) {
-			for b.Loop() {
-				ConvForward(s, d.x, d.w, d.bias, d.dy)
-			}
-			reportFLOPS(b, flops)
-		})
-		b.Run(shape+"input", func(b *testing.B) {
-			for b.Loop() {
-				ConvBackwardInput(s, d.w, d.dy, d.dxOld, false)
-			}
-			reportFLOPS(b, flops)
-		})
-		b.Run(shape+"weight", func(b *testing.B) {
-			for b.Loop() {
-				ConvBackwardWeight(s, d.x, d.dy, d.dwOld, nil, false)
-			}
-			reportFLOPS(b, flops)
-		})
+		for _, pass := range []struct {
+			name string
+			run  func()
+		}{
+			{"forward", func() { ConvForward(s, d.x, d.w, d.bias, d.dy) }},
+			{"input", func() { ConvBackwardInput(s, d.w, d.dy, d.dxOld, false) }},
+			{"weight", func() { ConvBackwardWeight(s, d.x, d.dy, d.dwOld, nil, false) }},
+		} {
+			b.Run(shape+pass.name, func(b *testing.B) { flops(b, work, pass.run) })
+		}
 	}
+}
+
+// BenchmarkConvStored is one convolution on bf16 images.
+func BenchmarkConvStored(b *testing.B) {
+	s := conv3x3(32, 32, 32, 1)
+	d := newConv(s, draw[float32])
+	x, y := rounded(dtype.BF16, d.x), rounded(dtype.BF16, d.dy)
+	work := 2 * y.Len() * s.C * s.KH * s.KW
+	b.Run("forward", func(b *testing.B) { flops(b, work, func() { ConvForwardStored(s, x, d.w, d.bias, y) }) })
+	b.Run("input", func(b *testing.B) { flops(b, work, func() { ConvBackwardInputStored(s, d.w, y, x, false) }) })
+	b.Run("weight", func(b *testing.B) { flops(b, work, func() { ConvBackwardWeightStored(s, x, y, d.dwOld, false) }) })
 }
 
 // conv3x3 is a 3x3 convolution of 16 square images that keeps their size, or
@@ -82,8 +85,21 @@ func conv3x3(in, out, size, stride int) Conv {
 	return s
 }
 
-func reportFLOPS(b *testing.B, perOp int) {
-	b.ReportMetric(float64(perOp)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-	b.ReportMetric(0, "ns/op")
+// flops runs f, which performs the given number of operations, and reports its
+// rate and that rate as a share of what the processors in use can do at most,
+// measured before and after.
+func flops(b *testing.B, perOp int, f func()) {
+	limit := peak()
+	f()
 	b.ReportAllocs()
+	for b.Loop() {
+		f()
+	}
+	rate := float64(perOp) * float64(b.N) / b.Elapsed().Seconds()
+	limit = max(limit, peak()) * float64(runtime.GOMAXPROCS(0))
+	b.ReportMetric(rate/1e9, "GFLOP/s")
+	b.ReportMetric(0, "ns/op")
+	if limit > 0 {
+		b.ReportMetric(100*rate/limit, "%peak")
+	}
 }

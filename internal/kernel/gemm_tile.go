@@ -45,9 +45,6 @@ type groups [4]int
 // pair returns groups 2i and 2i+1 alone.
 func (g groups) pair(i int) groups { return groups{g[2*i], g[2*i+1]} }
 
-// runs reports whether the second group of each pair follows the first.
-func (g groups) runs() bool { return g[1] == g[0]+halfCols && g[3] == g[2]+halfCols }
-
 // target says where the columns of a tile belong in the result: group h begins at
 // c[at[h]] and has width[h] columns that are step apart, and rows are ld apart.
 // The second pair may be empty.

@@ -24,7 +24,8 @@ func mnistNet() unet.Config {
 }
 
 // BenchmarkTrainStep is one optimizer step of the MNIST network at a global
-// batch of 32: ranks x accumulation, storage format.
+// batch of 32: ranks x accumulation, storage format. It reports the peak of
+// activations, their gradients and scratch of a rank, too.
 func BenchmarkTrainStep(b *testing.B) {
 	for _, bc := range []struct {
 		name         string
@@ -45,11 +46,14 @@ func BenchmarkTrainStep(b *testing.B) {
 			cfg.ZeroOptimization.ReduceBucketSize = 100_000
 			ranks := newRanks(b, bc.world, cfg)
 			ranks.step(b) // the first step allocates
+			tape := ranks.engines[0].Tape()
+			tape.ResetPeak()
 			b.ReportAllocs()
 			for b.Loop() {
 				ranks.step(b)
 			}
 			b.ReportMetric(32*float64(b.N)/b.Elapsed().Seconds(), "samples/s")
+			b.ReportMetric(float64(tape.Memory().Peak)/(1<<20), "peak-MiB/rank")
 		})
 	}
 }

@@ -60,35 +60,14 @@ positive.`, height, runs, width, 4/runs))
 	load("a", a)
 	load("ldc", ldc)
 	bytes(ldc)
-	for _, p := range []struct {
-		base, at string
-		regs     []Register
-	}{{"b", "at", b}, {"c", "to", c}} {
-		load(p.base, RAX)
-		load(p.at, RCX)
-		for i, r := range p.regs {
-			MOVQ(Mem{Base: RCX, Disp: 8 * (4 / runs * i)}, r)
-			LEAQ(Mem{Base: RAX, Index: r, Scale: 4}, r)
-		}
-	}
+	places("b", "at", b)
+	places("c", "to", c)
 
 	Label("tile")
-	for row := range height {
-		for v := range 2 {
-			VPXORD(t.acc(row, v), t.acc(row, v), t.acc(row, v))
-		}
-	}
+	t.clear()
 	load("off", off)
 	load("k", n)
-	for _, r := range c {
-		MOVQ(r, index)
-		for row := range height {
-			PREFETCHT0(Mem{Base: index})
-			if row < height-1 {
-				ADDQ(ldc, index)
-			}
-		}
-	}
+	t.prefetch(c, ldc, index)
 	step := func(p int) {
 		MOVQ(Mem{Base: off, Disp: 8 * p}, index)
 		t.step(func(row int) Mem { return Mem{Base: a, Disp: 4 * (p*height + row)} }, func(v int, to VecPhysical) {
@@ -108,26 +87,13 @@ positive.`, height, runs, width, 4/runs))
 	load("bias", index)
 	TESTQ(index, index)
 	JE(LabelRef("unbiased"))
-	for row := range height {
-		VBROADCASTSS(Mem{Base: index, Disp: 4 * row}, Z28)
-		for v := range 2 {
-			VADDPS(Z28, t.acc(row, v), t.acc(row, v))
-		}
-	}
+	t.addBias(index)
 	ADDQ(I32(int32(4*height)), param("bias"))
 	Label("unbiased")
 	CMPB(param("acc"), U8(0))
 	JE(LabelRef("store"))
 	for row := range height {
-		for v := range 2 {
-			if split {
-				VMOVUPS(Mem{Base: c[2*v]}, Y28)
-				VINSERTF64X4(U8(1), Mem{Base: c[2*v+1]}, Z28, Z28)
-				VADDPS(Z28, t.acc(row, v), t.acc(row, v))
-			} else {
-				VADDPS(Mem{Base: c[v]}, t.acc(row, v), t.acc(row, v))
-			}
-		}
+		t.add(row, c)
 		t.store(row, c, ldc)
 	}
 	JMP(LabelRef("next"))
@@ -140,6 +106,61 @@ positive.`, height, runs, width, 4/runs))
 	JNE(LabelRef("tile"))
 	VZEROUPPER()
 	RET()
+}
+
+// places points each register to one of the places in base, every one or every
+// second.
+func places(base, at string, regs []Register) {
+	load(base, RAX)
+	load(at, RCX)
+	for i, r := range regs {
+		MOVQ(Mem{Base: RCX, Disp: 8 * (4 / len(regs) * i)}, r)
+		LEAQ(Mem{Base: RAX, Index: r, Scale: 4}, r)
+	}
+}
+
+func (t wideTile) clear() {
+	for row := range t.height {
+		for v := range 2 {
+			VPXORD(t.acc(row, v), t.acc(row, v), t.acc(row, v))
+		}
+	}
+}
+
+// prefetch asks for the rows of the result while the sum runs.
+func (t wideTile) prefetch(c []Register, ldc, tmp Register) {
+	for _, r := range c {
+		MOVQ(r, tmp)
+		for row := range t.height {
+			PREFETCHT0(Mem{Base: tmp})
+			if row < t.height-1 {
+				ADDQ(ldc, tmp)
+			}
+		}
+	}
+}
+
+// addBias adds one element of bias to each row.
+func (t wideTile) addBias(bias Register) {
+	for row := range t.height {
+		VBROADCASTSS(Mem{Base: bias, Disp: 4 * row}, Z28)
+		for v := range 2 {
+			VADDPS(Z28, t.acc(row, v), t.acc(row, v))
+		}
+	}
+}
+
+// add adds what is there to a row of the tile.
+func (t wideTile) add(row int, c []Register) {
+	for v := range 2 {
+		if len(c) == 2 {
+			VADDPS(Mem{Base: c[v]}, t.acc(row, v), t.acc(row, v))
+			continue
+		}
+		VMOVUPS(Mem{Base: c[2*v]}, Y28)
+		VINSERTF64X4(U8(1), Mem{Base: c[2*v+1]}, Z28, Z28)
+		VADDPS(Z28, t.acc(row, v), t.acc(row, v))
+	}
 }
 
 // store writes a row of the tile and moves c to the next.
@@ -172,6 +193,39 @@ func peakWide() {
 	JNE(LabelRef("loop"))
 	VZEROUPPER()
 	RET()
+}
+
+// gradientRow adds the pixels of a row, from at on to the one before end.
+func gradientRow(a []Register, at, b Register, end Mem) {
+	step := func(p int) {
+		VMOVUPS(Mem{Base: b, Disp: 64 * p}, zmm[30+p%2])
+		for row, r := range a {
+			VFMADD231PS_BCST(Mem{Base: r, Index: at, Scale: 4, Disp: 4 * p}, zmm[30+p%2], zmm[row])
+		}
+	}
+	advance := func(steps int) {
+		ADDQ(I32(int32(steps)), at)
+		ADDQ(I32(int32(64*steps)), b)
+	}
+	SUBQ(I32(unroll), end)
+	CMPQ(at, end)
+	JG(LabelRef("rest"))
+	Label("loop")
+	for p := range unroll {
+		step(p)
+	}
+	advance(unroll)
+	CMPQ(at, end)
+	JLE(LabelRef("loop"))
+	Label("rest")
+	ADDQ(I32(unroll), end)
+	CMPQ(at, end)
+	JE(LabelRef("rowDone"))
+	Label("single")
+	step(0)
+	advance(1)
+	CMPQ(at, end)
+	JNE(LabelRef("single"))
 }
 
 // gradientWide writes the tiles of weight gradients: one vector a row.
@@ -212,35 +266,7 @@ images, rows and cols are positive.`, height))
 	ADDQ(line, RAX)
 	MOVQ(RAX, end)
 	MOVQ(line, at)
-	step := func(p int) {
-		VMOVUPS(Mem{Base: b, Disp: 64 * p}, zmm[30+p%2])
-		for row, r := range a {
-			VFMADD231PS_BCST(Mem{Base: r, Index: at, Scale: 4, Disp: 4 * p}, zmm[30+p%2], zmm[row])
-		}
-	}
-	advance := func(steps int) {
-		ADDQ(I32(int32(steps)), at)
-		ADDQ(I32(int32(64*steps)), b)
-	}
-	SUBQ(I32(unroll), end)
-	CMPQ(at, end)
-	JG(LabelRef("rest"))
-	Label("loop")
-	for p := range unroll {
-		step(p)
-	}
-	advance(unroll)
-	CMPQ(at, end)
-	JLE(LabelRef("loop"))
-	Label("rest")
-	ADDQ(I32(unroll), end)
-	CMPQ(at, end)
-	JE(LabelRef("rowDone"))
-	Label("single")
-	step(0)
-	advance(1)
-	CMPQ(at, end)
-	JNE(LabelRef("single"))
+	gradientRow(a, at, b, end)
 	Label("rowDone")
 	MOVQ(line, at)
 	ADDQ(param("rowStep"), at)
