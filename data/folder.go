@@ -19,7 +19,7 @@ import (
 	"golang.org/x/image/draw"
 )
 
-// heldOutEvery: of the sorted files of a folder, every so-manyth is held out.
+// heldOutEvery: of pictures that come without a split, every so-manyth is held out.
 const heldOutEvery = 10
 
 // maxPixels bounds one picture file, since a small file can ask for any amount
@@ -40,15 +40,10 @@ func openFolder(o Options) (train, heldOut Dataset, err error) {
 		return nil, nil, fmt.Errorf("data.path: %d PNG or JPEG files in %s: at least 2 are needed, one to train on and one to hold out", len(files), o.Path)
 	}
 	labels := classes(files)
-	every := min(heldOutEvery, len(files))
-	held := len(files) / every
-	tr, out := newStored(o, len(files)-held), newStored(o, held)
+	tr, out, place := split(o, len(files))
 	jobs := make([]decodeJob, len(files))
 	for i, name := range files {
-		set, k := tr, i-i/every
-		if i%every == every-1 {
-			set, k = out, i/every
-		}
+		set, k := place(i)
 		set.labels[k] = labels[i]
 		jobs[i] = decodeJob{filepath.Join(o.Path, filepath.FromSlash(name)), set.picture(k)}
 	}
@@ -56,6 +51,19 @@ func openFolder(o Options) (train, heldOut Dataset, err error) {
 		return nil, nil, err
 	}
 	return tr, out, nil
+}
+
+// split makes room for n pictures, of which every tenth is held out (of fewer
+// than ten, the last). place says in which set, and where there, picture i is.
+func split(o Options, n int) (train, heldOut *stored, place func(i int) (*stored, int)) {
+	every := min(heldOutEvery, n)
+	train, heldOut = newStored(o, n-n/every), newStored(o, n/every)
+	return train, heldOut, func(i int) (*stored, int) {
+		if i%every == every-1 {
+			return heldOut, i / every
+		}
+		return train, i - i/every
+	}
 }
 
 func newStored(o Options, n int) *stored {
@@ -185,15 +193,8 @@ func decode(j decodeJob, size, channels int) error {
 		return bare(err)
 	}
 	defer f.Close() // read only: nothing can be lost
-	head, _, err := image.DecodeConfig(f)
-	if err != nil {
+	if _, err := checkPicture(f); err != nil {
 		return err
-	}
-	if head.Width < 1 || head.Height < 1 || head.Width > maxPixels/head.Height {
-		return fmt.Errorf("%dx%d pixels, between 1 and %d in all can be read", head.Width, head.Height, maxPixels)
-	}
-	if _, err := f.Seek(0, 0); err != nil {
-		return bare(err)
 	}
 	img, _, err := image.Decode(f)
 	if err != nil {
@@ -203,19 +204,41 @@ func decode(j decodeJob, size, channels int) error {
 	return nil
 }
 
+// checkPicture reads the header of a picture, refuses what is too large, and
+// goes back to the start of the file.
+func checkPicture(f *os.File) (image.Config, error) {
+	head, _, err := image.DecodeConfig(f)
+	if err != nil {
+		return head, err
+	}
+	if head.Width < 1 || head.Height < 1 || head.Width > maxPixels/head.Height {
+		return head, fmt.Errorf("%dx%d pixels, between 1 and %d in all can be read", head.Width, head.Height, maxPixels)
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		return head, bare(err)
+	}
+	return head, nil
+}
+
 // fit cuts the central square out of img, puts it on white and resizes it.
 func fit(img image.Image, size int) *image.RGBA {
 	b := img.Bounds()
 	side := min(b.Dx(), b.Dy())
 	at := b.Min.Add(image.Pt((b.Dx()-side)/2, (b.Dy()-side)/2))
-	cut := image.NewRGBA(image.Rect(0, 0, side, side))
-	draw.Draw(cut, cut.Bounds(), image.White, image.Point{}, draw.Src)
-	draw.Draw(cut, cut.Bounds(), img, at, draw.Over)
+	cut := onWhite(img, image.Rectangle{at, at.Add(image.Pt(side, side))})
 	if side == size {
 		return cut
 	}
 	out := image.NewRGBA(image.Rect(0, 0, size, size))
 	draw.CatmullRom.Scale(out, out.Bounds(), cut, cut.Bounds(), draw.Src, nil)
+	return out
+}
+
+// onWhite copies a part of img onto white.
+func onWhite(img image.Image, part image.Rectangle) *image.RGBA {
+	out := image.NewRGBA(image.Rect(0, 0, part.Dx(), part.Dy()))
+	draw.Draw(out, out.Rect, image.White, image.Point{}, draw.Src)
+	draw.Draw(out, out.Rect, img, part.Min, draw.Over)
 	return out
 }
 

@@ -161,8 +161,13 @@ func (l *loader) model() {
 	same("model.out_channels", c.Model.OutChannels, "model.in_channels", c.Model.InChannels, "the prediction has the shape of the picture")
 	same("data.channels", c.Data.Channels, "model.in_channels", c.Model.InChannels, "the network takes pictures as the data give them")
 	same("data.image_size", c.Data.ImageSize, "model.sample_size", c.Model.SampleSize, "pictures are made in the size that is trained")
-	if c.Data.Kind == "folder" && c.Data.Path == "" && l.sound("data.kind", "data.path") {
-		l.fail("data.path", "data.kind = folder needs it: the folder of the pictures")
+	if c.Data.Path == "" && l.sound("data.kind", "data.path") {
+		switch c.Data.Kind {
+		case "emoji":
+			l.fail("data.path", "data.kind = emoji needs it: the folder of the unpacked npm package emoji-datasource-google, see docs/data.md")
+		case "folder":
+			l.fail("data.path", "data.kind = folder needs it: the folder of the pictures")
+		}
 	}
 }
 

@@ -198,7 +198,7 @@ type Diffusion struct {
 
 // Data is the section [data].
 type Data struct {
-	Kind         string `key:"kind"` // mnist, folder, procedural
+	Kind         string `key:"kind"` // mnist, emoji, folder, procedural
 	Path         string `key:"path"`
 	ImageSize    int    `key:"image_size"`
 	Channels     int    `key:"channels"`

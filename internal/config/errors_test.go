@@ -92,6 +92,7 @@ func TestValues(t *testing.T) {
 		{"[model]\nin_channels = 3\nout_channels = 6", []string{"model.out_channels: 6", "model.in_channels = 3"}},
 		{"[model]\nsample_size = 28\n[data]\nimage_size = 32", []string{"data.image_size: 32", "model.sample_size = 28"}},
 		{"[data]\nkind = \"folder\"", []string{"data.path", "folder"}},
+		{"[data]\nkind = \"emoji\"", []string{"data.path", "emoji-datasource-google", "docs/data.md"}},
 		{"[diffusion]\nprediction_type = \"noise\"", []string{`diffusion.prediction_type = "noise"`, "epsilon, v_prediction, sample"}},
 		{"[diffusion]\nbeta_start = 0.5", []string{"diffusion.beta_start", "diffusion.beta_end"}},
 		{"[diffusion]\nnum_train_timesteps = 10\nsample_steps = 11", []string{"diffusion.sample_steps", "num_train_timesteps = 10"}},

@@ -83,7 +83,7 @@ func trials() map[string]trial {
 		"data.channels":                               {rgb, nil},
 		"data.image_size":                             {[]string{"train_batch_size=96", "model.sample_size=16", "data.image_size=16"}, nil},
 		"model.sample_size":                           {[]string{"train_batch_size=96"}, []string{"28"}},
-		"data.kind":                                   {[]string{"train_batch_size=96", "data.path=/tmp"}, []string{"folder", "procedural"}},
+		"data.kind":                                   {[]string{"train_batch_size=96", "data.path=/tmp"}, []string{"emoji", "folder", "procedural"}},
 		"diffusion.num_train_timesteps":               {[]string{"train_batch_size=96", "diffusion.sample_steps=1"}, []string{"1", "1e6"}},
 		"diffusion.sample_steps":                      {[]string{"train_batch_size=96"}, []string{"1", "1e3"}},
 		"diffusion.beta_start":                        {[]string{"train_batch_size=96"}, []string{"0", "0.02"}},
