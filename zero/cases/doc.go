@@ -18,7 +18,7 @@
 //	E  failures_test                             what happens when a rank stops          E30
 //	F  config_test, memory_test                  configuration (see internal/config for  E31, E32, E34
 //	                                             what a file may say) and memory
-//	G  diffusion_test                            prediction types and shapes             E36
+//	G  diffusion_test, ema_test                  prediction types, shapes, averages      E36
 //
 // The numbers that are missing belong to parts that have their own tests elsewhere:
 // files of checkpoints, the monitor, the profiler.
