@@ -20,8 +20,9 @@ the lowest and the highest.
 PyTorch's threads wait for each other by spinning, unless OMP_WAIT_POLICY is passive.
 Where other programs want the cores too, spinning threads hold up the ones they wait
 for, and a step takes ten times as long: that would compare nothing. So the policy is
-passive here if the environment does not say otherwise; on an idle machine try
-OMP_WAIT_POLICY=active as well, and believe the run in which PyTorch is faster.
+passive here if the environment does not say otherwise. On an idle machine set
+OMP_WAIT_POLICY=default: PyTorch then spins for a moment and sleeps after, which is
+its fastest way that leaves the cores to the other side's turn.
 A line whose PyTorch needed far more CPU time than it does with one thread ends in
 "waits": it measured the waiting, and its ratios say nothing about the work.
 
@@ -41,7 +42,9 @@ import sys
 import tempfile
 import time
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded
+WAIT_POLICY = os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded
+if WAIT_POLICY == "default":
+    del os.environ["OMP_WAIT_POLICY"]
 
 import torch  # noqa: E402
 from diffusers import UNet2DModel  # noqa: E402
@@ -165,8 +168,7 @@ def main():
         parser.error("threads, rounds and steps must be at least 1")
 
     layout = "channels last" if args.channels_last else "contiguous"
-    waiting = os.environ["OMP_WAIT_POLICY"]
-    print(f"PyTorch {torch.__version__} ({layout}, OMP_WAIT_POLICY={waiting}), {args.threads} threads, {args.rounds} rounds of {args.steps} steps\n")
+    print(f"PyTorch {torch.__version__} ({layout}, OMP_WAIT_POLICY={WAIT_POLICY}), {args.threads} threads, {args.rounds} rounds of {args.steps} steps\n")
     print("| network | zerogap / PyTorch | zerogap ms | PyTorch ms | ratio | zerogap CPU ms | PyTorch CPU ms | ratio | |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
