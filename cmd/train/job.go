@@ -14,6 +14,7 @@ import (
 
 	"github.com/zerogap/zerogap/data"
 	"github.com/zerogap/zerogap/internal/config"
+	"github.com/zerogap/zerogap/internal/diffusion"
 	"github.com/zerogap/zerogap/internal/monitor"
 	"github.com/zerogap/zerogap/internal/progress"
 	"github.com/zerogap/zerogap/zero"
@@ -26,7 +27,7 @@ type job struct {
 	cfg       *config.Config
 	plan      *zero.Plan
 	tensors   int // trainable parameters
-	diffusion *diffusion
+	diffusion *diffusion.Process
 	train     data.Dataset
 	heldOut   data.Dataset
 	out       string

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/zerogap/zerogap/data"
 	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/framework"
+	"github.com/zerogap/zerogap/internal/diffusion"
 	"github.com/zerogap/zerogap/internal/picture"
 	"github.com/zerogap/zerogap/unet"
 )
@@ -38,9 +40,8 @@ func (t *trainer) look(ctx context.Context, step int, end bool) error {
 	return nil
 }
 
-// heldOutLoss is the network's MSE on the first n held-out pictures. Picture i
-// always has the same noise and the timestep (i+½)·T/n, rounded down: spread
-// evenly over the schedule.
+// heldOutLoss is the network's MSE on the first n held-out pictures, with the
+// noise and timesteps of diffusion.DrawFixed.
 func (t *trainer) heldOutLoss(ctx context.Context, n int) (float64, error) {
 	n = min(n, t.heldOut.Len())
 	batches := (n + evalBatch - 1) / evalBatch
@@ -71,29 +72,23 @@ func (t *trainer) heldOutLoss(ctx context.Context, n int) (float64, error) {
 func (t *trainer) heldOutBatch(lo, hi, n int) (float64, error) {
 	c, h, w := t.heldOut.Shape()
 	b, size := hi-lo, c*h*w
-	x0, noise := make([]float32, b*size), make([]float32, b*size)
-	noisy, target := make([]float32, b*size), make([]float32, b*size)
-	timesteps := make([]int, b)
+	batch := data.Batch{Pixels: make([]float32, b*size), Labels: make([]int, b), Positions: make([]int, b)}
 	for i := range b {
-		at, to := i*size, (i+1)*size
-		if _, err := t.heldOut.Load(lo+i, x0[at:to]); err != nil {
+		if _, err := t.heldOut.Load(lo+i, batch.Pixels[i*size:(i+1)*size]); err != nil {
 			return 0, err
 		}
-		ts := (2*(lo+i) + 1) * t.diffusion.Len() / (2 * n)
-		timesteps[i] = ts
-		framework.NewStream(0, 0, lo+i, "held-out noise").FillNorm(noise[at:to])
-		t.diffusion.AddNoise(noisy[at:to], x0[at:to], noise[at:to], ts)
-		t.diffusion.Target(target[at:to], t.diffusion.predict, x0[at:to], noise[at:to], ts)
 	}
+	var noisy diffusion.Noisy
+	t.diffusion.DrawFixed(&noisy, &batch, lo, n)
 	var sum float64
 	tape, shape := t.engine.Tape(), []int{b, c, h, w}
 	tape.SetSample(framework.Sample{})
 	err := tape.NoGrad(func() error {
-		pred, err := t.model.Forward(tape, tape.Input(shape, noisy), timesteps)
+		pred, err := t.model.Forward(tape, tape.Input(shape, noisy.Input), noisy.Timesteps)
 		if err != nil {
 			return err
 		}
-		sum = float64(b) * tape.MSELoss(pred, tape.Constant(shape, target)).Item()
+		sum = float64(b) * tape.MSELoss(pred, tape.Constant(shape, noisy.Target)).Item()
 		return nil
 	})
 	return sum, err
@@ -112,7 +107,7 @@ func (t *trainer) draw(ctx context.Context, step, n int) error {
 	all := make([]float32, n*size)
 	for first := lo; first < hi; first += sampleBatch {
 		count := min(sampleBatch, hi-first)
-		x, err := t.diffusion.sampler.Sample(ctx, t.denoiser([]int{count, c, h, w}), unet.StreamNoise(t.cfg.Run.Seed), first, count, size)
+		x, err := t.diffusion.Sampler.Sample(ctx, t.denoiser([]int{count, c, h, w}), unet.StreamNoise(t.cfg.Run.Seed), first, count, size)
 		if err != nil {
 			return err
 		}

@@ -64,15 +64,7 @@ type usageError struct{ error }
 func (u usageError) Unwrap() error { return u.error }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	var err error
-	if len(args) > 0 && args[0] == "plan" {
-		err = planCommand(args[1:], stdout, stderr)
-	} else {
-		var o options
-		if o, err = parse(args, stderr); err == nil {
-			err = train(o, stdout, stderr)
-		}
-	}
+	err := dispatch(args, stdout, stderr)
 	var usage usageError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):

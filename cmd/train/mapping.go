@@ -6,6 +6,7 @@ import (
 
 	"github.com/zerogap/zerogap/framework"
 	"github.com/zerogap/zerogap/internal/config"
+	"github.com/zerogap/zerogap/internal/diffusion"
 	"github.com/zerogap/zerogap/unet"
 	"github.com/zerogap/zerogap/zero"
 )
@@ -98,14 +99,8 @@ func newModel(c *config.Config) (*unet.UNet2DModel, error) {
 	return model, model.SetCheckpointing(mode, ac.Segments)
 }
 
-// diffusion is the noise schedule of training and the sampler on top of it.
-type diffusion struct {
-	*unet.Schedule
-	predict unet.PredictionType
-	sampler *unet.Sampler
-}
-
-func newDiffusion(c *config.Config) (*diffusion, error) {
+// newDiffusion builds the noise schedule of training and the sampler on top of it.
+func newDiffusion(c *config.Config) (*diffusion.Process, error) {
 	d := c.Diffusion
 	s, err := unet.NewSchedule(unet.ScheduleConfig{
 		NumTrainTimesteps: d.NumTrainTimesteps, BetaSchedule: d.BetaSchedule,
@@ -124,7 +119,7 @@ func newDiffusion(c *config.Config) (*diffusion, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &diffusion{s, predict, sampler}, nil
+	return &diffusion.Process{Schedule: s, Predict: predict, Sampler: sampler}, nil
 }
 
 func zeroConfig(c *config.Config) zero.Config {

@@ -7,6 +7,7 @@ import (
 	"github.com/zerogap/zerogap/data"
 	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/framework"
+	"github.com/zerogap/zerogap/internal/diffusion"
 	"github.com/zerogap/zerogap/unet"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/engine"
@@ -20,12 +21,9 @@ type trainer struct {
 	engine *engine.Engine
 	loader *data.Loader
 
-	batch     data.Batch
-	timesteps []int
-	noise     []float32 // ε of the micro-batch, [B,C,H,W]
-	noisy     []float32 // x_t
-	target    []float32 // what the network should predict
-	votes     []float64 // scratch of agreeToStop
+	batch data.Batch
+	noisy diffusion.Noisy
+	votes []float64 // scratch of agreeToStop
 
 	activations int64 // the most bytes of activations, their gradients and scratch in a step
 }
@@ -90,35 +88,16 @@ func (t *trainer) forward(step, micro int) (*framework.Tensor, error) {
 	if err := t.loader.Batch(&t.batch, step-1, g); err != nil {
 		return nil, err
 	}
-	t.diffuse(step)
+	t.diffusion.Draw(&t.noisy, &t.batch, t.cfg.Run.Seed, step)
 	tape := t.engine.Tape()
 	tape.SetSample(framework.Sample{Seed: t.cfg.Run.Seed, Step: step, Samples: t.batch.Positions, Train: true})
 	c, h, w := t.job.train.Shape()
 	shape := []int{len(t.batch.Positions), c, h, w}
-	pred, err := t.model.Forward(tape, tape.Input(shape, t.noisy), t.timesteps)
+	pred, err := t.model.Forward(tape, tape.Input(shape, t.noisy.Input), t.noisy.Timesteps)
 	if err != nil {
 		return nil, err
 	}
-	return tape.MSELoss(pred, tape.Constant(shape, t.target)), nil
-}
-
-// diffuse draws a timestep and noise for every picture of the batch and fills
-// the network's input and target.
-func (t *trainer) diffuse(step int) {
-	b, n := len(t.batch.Positions), len(t.batch.Pixels)
-	t.timesteps = resize(t.timesteps, b)
-	t.noise, t.noisy, t.target = resize(t.noise, n), resize(t.noisy, n), resize(t.target, n)
-	size := n / b
-	for i := range b {
-		key := t.batch.Positions[i]
-		ts := framework.NewStream(t.cfg.Run.Seed, step, key, "timestep").Intn(t.diffusion.Len())
-		lo, hi := i*size, (i+1)*size
-		framework.NewStream(t.cfg.Run.Seed, step, key, "noise").FillNorm(t.noise[lo:hi])
-		x0, eps := t.batch.Pixels[lo:hi], t.noise[lo:hi]
-		t.timesteps[i] = ts
-		t.diffusion.AddNoise(t.noisy[lo:hi], x0, eps, ts)
-		t.diffusion.Target(t.target[lo:hi], t.diffusion.predict, x0, eps, ts)
-	}
+	return tape.MSELoss(pred, tape.Constant(shape, t.noisy.Target)), nil
 }
 
 // agreeToStop tells every rank whether any has been asked to stop, so that all
@@ -154,11 +133,4 @@ func evenly(n, world int) []int {
 		bounds[r] = n * r / world
 	}
 	return bounds
-}
-
-func resize[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
 }
