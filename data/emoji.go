@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"image"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,6 +51,9 @@ func openEmoji(o Options) (train, heldOut Dataset, err error) {
 	sheet, err := readEmojiSheet(filepath.Join(o.Path, "img", "google", "sheets", fmt.Sprintf("%d.png", size)), size)
 	if err != nil {
 		return nil, nil, emojiError(o.Path, err)
+	}
+	if list, err = ofCategory(list, o.Category); err != nil {
+		return nil, nil, err
 	}
 	tiles, categories, err := cutEmoji(sheet, list, size)
 	if err != nil {
@@ -116,6 +120,25 @@ func readEmojiSheet(path string, size int) (*image.RGBA, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return onWhite(img, img.Bounds()), nil
+}
+
+// ofCategory returns the entries of one category, or all of them for "".
+func ofCategory(list []emoji, category string) ([]emoji, error) {
+	if category == "" {
+		return list, nil
+	}
+	var kept []emoji
+	names := map[string]bool{}
+	for _, e := range list {
+		names[e.Category] = true
+		if e.Category == category {
+			kept = append(kept, e)
+		}
+	}
+	if len(kept) == 0 {
+		return nil, fmt.Errorf("data.category = %q: emoji.json has no such category; allowed are %q, or empty for all", category, slices.Sorted(maps.Keys(names)))
+	}
+	return kept, nil
 }
 
 // cutEmoji returns the distinct pictures of a sheet and their categories, in

@@ -195,3 +195,24 @@ func TestEmojiPackageThatIsNotThere(t *testing.T) {
 		wantError(t, err, "data.path", path, emojiCommand)
 	}
 }
+
+func TestEmojiOfOneCategory(t *testing.T) {
+	dir := t.TempDir()
+	writeEmoji(t, dir, 16, gridOf()...)
+	o := Options{Kind: "emoji", Path: dir, ImageSize: 16, Channels: 3, Category: "Flags"}
+	train, heldOut := open(t, o)
+	if train.Len() != 4 || heldOut.Len() != 1 {
+		t.Fatalf("%d and %d pictures, want 4 and 1", train.Len(), heldOut.Len())
+	}
+	for i := range 4 { // the second of every column
+		x, label := load(t, train, i)
+		if middle := 16*8 + 8; label != 0 || x[256+middle] != unit(30) {
+			t.Errorf("picture %d has label %d and green %v in the middle: it is not the flag of its column", i, label, x[256+middle])
+		}
+	}
+	o.Category = "Flag"
+	_, _, err := Open(o)
+	wantError(t, err, `data.category = "Flag"`, `"Flags" "Objects" "Smileys"`)
+	_, _, err = Open(Options{Kind: "procedural", ImageSize: 16, Channels: 3, Category: "Flags"})
+	wantError(t, err, "data.category", "emoji", "procedural")
+}

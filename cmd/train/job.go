@@ -78,7 +78,7 @@ func prepare(o options, stdout, stderr io.Writer) (*job, error) {
 func openData(c *config.Config) (train, heldOut data.Dataset, err error) {
 	train, heldOut, err = data.Open(data.Options{
 		Kind: c.Data.Kind, Path: c.Data.Path, ImageSize: c.Data.ImageSize,
-		Channels: c.Data.Channels, TrainSamples: c.Data.TrainSamples,
+		Channels: c.Data.Channels, Category: c.Data.Category, TrainSamples: c.Data.TrainSamples,
 	})
 	if err != nil {
 		return nil, nil, err

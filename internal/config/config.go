@@ -200,6 +200,7 @@ type Diffusion struct {
 type Data struct {
 	Kind         string `key:"kind"` // mnist, emoji, folder, procedural
 	Path         string `key:"path"`
+	Category     string `key:"category"` // of emoji; "": all
 	ImageSize    int    `key:"image_size"`
 	Channels     int    `key:"channels"`
 	Flip         bool   `key:"flip"`

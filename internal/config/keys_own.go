@@ -50,6 +50,7 @@ func dataKeys() []Key {
 		{Path: "data.kind", Kind: Enum, Allowed: []string{"mnist", "emoji", "folder", "procedural"}, Default: "mnist",
 			Doc: "mnist: handwritten digits, which come with the module. emoji: colour pictures of an npm package. folder: the PNG and JPEG files of a folder. procedural: drawn shapes, no files."},
 		{Path: "data.path", Kind: String, Default: "", Doc: "The folder, for kind folder; for kind emoji that of the unpacked npm package emoji-datasource-google."},
+		{Path: "data.category", Kind: String, Default: "", Doc: "For kind emoji: only the pictures of this category of its emoji.json, such as \"Smileys & Emotion\"; empty is all."},
 		{Path: "data.image_size", Kind: Int, Range: between(1, 4096), Derived: "`model.sample_size`", Doc: "Height and width that pictures are brought to."},
 		{Path: "data.channels", Kind: Int, Range: atLeast(1), Derived: "`model.in_channels`", Doc: "Channels that pictures are brought to."},
 		{Path: "data.flip", Kind: Bool, Default: false, Doc: "Mirror half of the pictures, left to right."},
