@@ -25,14 +25,15 @@ var mayImport = map[string][]string{
 	"zero":                 {"dtype", "internal/kernel", "zero/comm"},
 	"zero/comm":            {"dtype", "internal/kernel"},
 	"zero/engine":          {"dtype", "framework", "zero", "zero/comm"},
+	"zero/solver":          {"dtype", "internal/kernel", "zero", "zero/comm"},
 	"data":                 {"framework"},
 }
 
 // outside lists third-party modules that only the named rooms may import, so
 // that embedding one room does not download what another needs.
 var outside = map[string][]string{
-	"gorgonia.org/tensor":            {"framework"},
-	"gorgonia.org/gorgonia":          {},
+	"gorgonia.org/tensor":            {"framework", "zero/solver"},
+	"gorgonia.org/gorgonia":          {"zero/solver"},
 	"github.com/BurntSushi/toml":     {"internal/config"},
 	"github.com/goccy/go-yaml":       {"internal/config"},
 	"gonum.org/v1/plot":              {"internal/picture"},
