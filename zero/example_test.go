@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log"
 	"math"
-	"sync"
 
 	"github.com/zerogap/zerogap/zero"
 	"github.com/zerogap/zerogap/zero/comm"
@@ -63,17 +62,9 @@ func ExampleRule() {
 // A model whose weights are []float32 keeps its own loop and memory. Four ranks
 // fit y = a·x + b to points of the line 2x + 1, each on points of its own.
 func Example() {
-	var wg sync.WaitGroup
-	for _, c := range local.New(4) {
-		wg.Go(func() {
-			defer c.Close()
-			if err := fitLine(context.Background(), c); err != nil {
-				c.Abort(err) // the other ranks stop waiting, and learn why
-				fmt.Println(err)
-			}
-		})
+	if err := local.Run(context.Background(), 4, fitLine); err != nil {
+		fmt.Println(err)
 	}
-	wg.Wait()
 	// Output:
 	// y = 2.000 x + 1.000
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -240,17 +239,9 @@ func gradients(w [][]float32, x, target []float32) [4][]float32 {
 
 func ranks(t *testing.T, world int, f func(context.Context, comm.Communicator) error) {
 	t.Helper()
-	var wg sync.WaitGroup
-	for _, c := range local.New(world) {
-		wg.Go(func() {
-			defer c.Close()
-			if err := f(context.Background(), c); err != nil {
-				c.Abort(err)
-				t.Errorf("rank %d: %v", c.Rank(), err)
-			}
-		})
+	if err := local.Run(context.Background(), world, f); err != nil {
+		t.Error(err)
 	}
-	wg.Wait()
 }
 
 func TestGorgoniaTrainsTheBitsOfTheModelByHand(t *testing.T) {

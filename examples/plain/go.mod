@@ -1,0 +1,12 @@
+module github.com/zerogap/zerogap/examples/plain
+
+go 1.26.0
+
+require github.com/zerogap/zerogap v0.0.0
+
+require (
+	github.com/x448/float16 v0.8.4 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+)
+
+replace github.com/zerogap/zerogap => ../..
