@@ -47,6 +47,15 @@ type Event struct {
 	Value float64
 }
 
+// Writer is where the series of a training go: CSV, TensorBoard or a page that
+// shows them live.
+type Writer interface {
+	// Write adds one value to each event's series. samples is the number of
+	// samples trained on so far, over all ranks.
+	Write(samples int, events ...Event) error
+	Close() error
+}
+
 // CSV writes series. Only one rank opens it, and one goroutine uses it.
 type CSV struct {
 	dir    string
