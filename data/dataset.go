@@ -40,7 +40,7 @@ type Options struct {
 	Channels  int // 1 or 3
 
 	// Category keeps only the emoji of this category of emoji.json, for instance
-	// "Smileys & Emotion"; empty keeps all. Other kinds must leave it empty.
+	// "Smileys & Emotion"; empty keeps all. Other kinds have no categories.
 	Category string
 
 	// TrainSamples keeps only the first so many training pictures; 0 keeps all.
@@ -78,9 +78,6 @@ func Open(o Options) (train, heldOut Dataset, err error) {
 	}
 	if o.TrainSamples < 0 {
 		return nil, nil, fmt.Errorf("data.train_samples = %d must be at least 0 (0 is all)", o.TrainSamples)
-	}
-	if o.Category != "" && o.Kind != "emoji" {
-		return nil, nil, fmt.Errorf("data.category = %q is for data.kind = \"emoji\" only, not %q: remove it", o.Category, o.Kind)
 	}
 	switch o.Kind {
 	case "mnist":

@@ -213,6 +213,4 @@ func TestEmojiOfOneCategory(t *testing.T) {
 	o.Category = "Flag"
 	_, _, err := Open(o)
 	wantError(t, err, `data.category = "Flag"`, `"Flags" "Objects" "Smileys"`)
-	_, _, err = Open(Options{Kind: "procedural", ImageSize: 16, Channels: 3, Category: "Flags"})
-	wantError(t, err, "data.category", "emoji", "procedural")
 }
