@@ -11,7 +11,8 @@ import (
 // commands are the words that may stand in front of the flags; without one, train
 // trains.
 var commands = map[string]func(args []string, stdout, stderr io.Writer) error{
-	"plan": planCommand,
+	"config": configCommand,
+	"plan":   planCommand,
 }
 
 // dispatch runs the command that args name.

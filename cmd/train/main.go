@@ -1,14 +1,17 @@
 // Command train trains a diffusion UNet with the ZeRO optimizer.
 //
 //	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet]
+//	train config -list [WORD] | -show -config configs/zero2.toml [-set key=value]...
 //	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json]
 //
-// The first form prints what will run, trains all ranks in this process, and
+// Without a command train prints what will run, trains all ranks in this process, and
 // leaves in the output folder the effective configuration, CSV curves, a plot of
 // the loss and grids of generated pictures. Ctrl-C stops at the end of the running
-// step and still writes the final pictures; a second Ctrl-C stops at once. The
-// second form predicts memory and traffic of a rank for every stage and many world
-// sizes; it allocates and runs nothing.
+// step and still writes the final pictures; a second Ctrl-C stops at once.
+//
+// config lists the configuration keys, or shows what a file comes to. plan predicts
+// memory and traffic of a rank for every stage and many world sizes; it allocates
+// and runs nothing.
 //
 // Exit codes: 0 done or stopped by the user, 1 the run failed, 2 the command
 // line or the configuration is wrong.

@@ -54,14 +54,18 @@ func Markdown() []byte {
 }
 
 func writeRow(b *strings.Builder, k *Key) {
-	def := k.Derived
-	if k.Default != nil {
-		def = "`" + show(k.Default) + "`"
+	fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", leafOf(k.Path), k.typeText(), k.defaultText(), k.Status, k.docText())
+}
+
+// defaultText is the column of defaults.
+func (k *Key) defaultText() string {
+	switch {
+	case k.Default != nil:
+		return "`" + show(k.Default) + "`"
+	case k.Derived != "":
+		return k.Derived
 	}
-	if def == "" {
-		def = "none"
-	}
-	fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", leafOf(k.Path), k.typeText(), def, k.Status, k.docText())
+	return "none"
 }
 
 // typeText is the column of types, with what is allowed.
