@@ -28,6 +28,9 @@ func (j *job) header() {
 	line("engine", "%s, %d ranks as goroutines, GOMAXPROCS %d", c.Comm.Engine, c.Comm.World, runtime.GOMAXPROCS(0))
 	line("run", "seed %d, %s steps", c.Run.Seed, thousands(c.Run.Steps))
 	line("output", "%s", j.out)
+	if j.web != nil {
+		line("live", "%s", j.web.URL())
+	}
 	fmt.Fprintln(j.stdout)
 }
 

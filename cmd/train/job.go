@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/zerogap/zerogap/internal/diffusion"
 	"github.com/zerogap/zerogap/internal/monitor"
 	"github.com/zerogap/zerogap/internal/progress"
+	"github.com/zerogap/zerogap/internal/web"
 	"github.com/zerogap/zerogap/zero"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/local"
@@ -34,10 +34,13 @@ type job struct {
 
 	stdout io.Writer
 	quiet  bool
+	addr   string      // of the web page, "" for none
 	stop   atomic.Bool // the user wants the run to end after this step
 
 	// rank 0's
-	monitor  *monitor.CSV
+	monitors []monitor.Writer
+	web      *web.Server // one of the monitors; nil without -web
+	comms    *commsLog   // nil without comms_logger
 	progress *progress.Line
 	curves   curves
 }
@@ -52,7 +55,7 @@ func prepare(o options, stdout, stderr io.Writer) (*job, error) {
 	for _, w := range cfg.Warnings {
 		fmt.Fprintf(stderr, "train: warning: %s\n", w)
 	}
-	j := &job{cfg: cfg, stdout: stdout, quiet: o.quiet}
+	j := &job{cfg: cfg, stdout: stdout, quiet: o.quiet, addr: o.web}
 	if j.quiet {
 		j.stdout = io.Discard
 	}
@@ -135,28 +138,18 @@ func (j *job) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, j.closeReports()) }()
 	j.header()
 
-	ranks := local.New(j.cfg.Comm.World, local.WithTimeout(time.Duration(j.cfg.Comm.TimeoutMS)*time.Millisecond))
-	failures := make([]error, len(ranks))
-	var wg sync.WaitGroup
-	for r, c := range ranks {
-		wg.Go(func() { failures[r] = j.rank(ctx, c) })
-	}
-	wg.Wait()
-	return rootCause(ctx, failures)
+	return local.Run(ctx, j.cfg.Comm.World, j.rank, local.WithTimeout(time.Duration(j.cfg.Comm.TimeoutMS)*time.Millisecond))
 }
 
-// rank runs one rank to its end. Whatever ends it early reaches the others
-// through the communicator, so that none waits for it.
+// rank runs one rank to its end.
 func (j *job) rank(ctx context.Context, c comm.Communicator) (err error) {
-	defer func() { err = errors.Join(err, c.Close()) }()
-	defer abortOnFailure(c, &err)
 	t, err := newTrainer(ctx, j, c)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.engine.Close()) }()
-	// Before the engine closes: the others are to hear the cause, not that this
-	// rank gave up a reduction.
+	// Before the engine closes, and not only after, as local.Run would: the others
+	// are to hear the cause, not that this rank gave up a reduction.
 	defer abortOnFailure(c, &err)
 	return t.train(ctx)
 }
@@ -170,24 +163,4 @@ func abortOnFailure(c comm.Communicator, err *error) {
 	if *err != nil {
 		c.Abort(*err)
 	}
-}
-
-// rootCause picks the error to show: that of the rank where it began, with its
-// number, not those of the ranks that were told.
-func rootCause(ctx context.Context, failures []error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	var news error
-	for r, err := range failures {
-		var peer *comm.RankError
-		switch {
-		case err == nil:
-		case !errors.As(err, &peer):
-			return fmt.Errorf("rank %d: %w", r, err)
-		case news == nil:
-			news = err
-		}
-	}
-	return news
 }

@@ -1,6 +1,6 @@
 // Command train trains a diffusion UNet with the ZeRO optimizer.
 //
-//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet]
+//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0]
 //	train config -list [WORD] | -show -config configs/zero2.toml [-set key=value]...
 //	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json]
 //
@@ -48,6 +48,7 @@ type options struct {
 	out     string
 	world   int
 	quiet   bool
+	web     string
 	profile string
 }
 
@@ -96,6 +97,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.out, "out", "", "output `folder`, instead of run.out")
 	f.IntVar(&o.world, "world", 0, "number of ranks, instead of comm.world")
 	f.BoolVar(&o.quiet, "quiet", false, "print only warnings and errors")
+	f.StringVar(&o.web, "web", "", "serve a page with live curves and samples at `address` on this machine, such as :8080, or :0 for a free port")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to `file`, for go tool pprof")
 	err := f.Parse(args)
 	switch {

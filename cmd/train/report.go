@@ -11,6 +11,7 @@ import (
 	"github.com/zerogap/zerogap/internal/monitor"
 	"github.com/zerogap/zerogap/internal/picture"
 	"github.com/zerogap/zerogap/internal/progress"
+	"github.com/zerogap/zerogap/internal/web"
 	"github.com/zerogap/zerogap/zero/engine"
 )
 
@@ -30,29 +31,29 @@ type curves struct {
 // checkMonitor refuses a folder that holds the curves of an earlier run: two
 // runs in one file are one curve to whoever reads it.
 func checkMonitor(c *config.Config) error {
-	m := c.CSVMonitor
-	if !m.Enabled || m.OutputPath == "" {
-		return nil
+	for _, m := range []struct {
+		section, files string
+		config.Monitor
+	}{{"csv_monitor", "*.csv", c.CSVMonitor}, {"tensorboard", "*tfevents*", c.TensorBoard}} {
+		if !m.Enabled || m.OutputPath == "" {
+			continue
+		}
+		old, err := filepath.Glob(filepath.Join(m.OutputPath, m.JobName, m.files))
+		if err != nil {
+			return err
+		}
+		if len(old) > 0 {
+			return fmt.Errorf("%s.output_path, %[1]s.job_name: %s holds the curves of an earlier run: choose another job_name, or remove them", m.section, filepath.Dir(old[0]))
+		}
 	}
-	old, err := filepath.Glob(filepath.Join(m.OutputPath, m.JobName, "*.csv"))
-	if err != nil || len(old) == 0 {
-		return err
-	}
-	return fmt.Errorf("csv_monitor.output_path, csv_monitor.job_name: %s holds the curves of an earlier run: choose another job_name, or remove them", filepath.Dir(old[0]))
+	return nil
 }
 
 // openReports opens what rank 0 writes to, so that what cannot be written is
 // known before the first step.
 func (j *job) openReports() error {
-	if m := j.cfg.CSVMonitor; m.Enabled {
-		path := m.OutputPath
-		if path == "" {
-			path = filepath.Join(j.out, "csv")
-		}
-		var err error
-		if j.monitor, err = monitor.Open(monitor.Options{Path: path, JobName: m.JobName}); err != nil {
-			return err
-		}
+	if err := j.openMonitors(); err != nil {
+		return errors.Join(err, j.closeMonitors())
 	}
 	j.progress = progress.New(progress.Options{
 		Out: j.stdout, Total: j.cfg.Run.Steps, Every: max(1, j.cfg.StepsPerPrint),
@@ -61,12 +62,62 @@ func (j *job) openReports() error {
 	return nil
 }
 
-func (j *job) closeReports() error {
-	err := j.progress.Close()
-	if j.monitor != nil {
-		err = errors.Join(err, j.monitor.Close())
+func (j *job) openMonitors() error {
+	add := func(w monitor.Writer, err error) error {
+		if err == nil {
+			j.monitors = append(j.monitors, w)
+		}
+		return err
+	}
+	options := func(m config.Monitor, folder string) monitor.Options {
+		if m.OutputPath == "" {
+			m.OutputPath = filepath.Join(j.out, folder)
+		}
+		return monitor.Options{Path: m.OutputPath, JobName: m.JobName}
+	}
+	if m := j.cfg.CSVMonitor; m.Enabled {
+		if err := add(monitor.Open(options(m, "csv"))); err != nil {
+			return err
+		}
+	}
+	if m := j.cfg.TensorBoard; m.Enabled {
+		if err := add(monitor.OpenTensorBoard(options(m, "tensorboard"))); err != nil {
+			return err
+		}
+	}
+	if j.addr != "" {
+		var err error
+		j.web, err = web.Open(web.Options{
+			Addr: j.addr, Title: j.title(), Samples: filepath.Join(j.out, "samples"), Total: j.cfg.Run.Steps * j.cfg.TrainBatchSize,
+		})
+		if err := add(j.web, err); err != nil {
+			return err
+		}
+	}
+	return j.openCommsLog()
+}
+
+// title names the run on plots and pages.
+func (j *job) title() string {
+	return fmt.Sprintf("%s, ZeRO stage %d, %d ranks", j.cfg.Data.Kind, j.cfg.ZeroOptimization.Stage, j.cfg.Comm.World)
+}
+
+func (j *job) closeMonitors() error {
+	var err error
+	for _, m := range j.monitors {
+		err = errors.Join(err, m.Close())
 	}
 	return err
+}
+
+func (j *job) closeReports() error {
+	err := errors.Join(j.progress.Close(), j.closeMonitors())
+	table, commsErr := j.comms.close()
+	if table != "" {
+		_, printErr := fmt.Fprintf(j.stdout, "\n%s", table)
+		err = errors.Join(err, printErr)
+	}
+	return errors.Join(err, commsErr)
 }
 
 // report shows and records a step, on rank 0.
@@ -110,10 +161,12 @@ func (t *trainer) reportHeldOut(step int, loss float64) error {
 }
 
 func (t *trainer) record(step int, events ...monitor.Event) error {
-	if t.monitor == nil {
-		return nil
+	for _, m := range t.monitors {
+		if err := m.Write(step*t.cfg.TrainBatchSize, events...); err != nil {
+			return err
+		}
 	}
-	return t.monitor.Write(step*t.cfg.TrainBatchSize, events...)
+	return nil
 }
 
 // finish draws the curves and says what came of the run, on rank 0.
@@ -126,7 +179,7 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 		return err
 	}
 	plot := filepath.Join(t.out, "loss.png")
-	err := picture.LossPlot(plot, fmt.Sprintf("%s, ZeRO stage %d, %d ranks", t.cfg.Data.Kind, t.cfg.ZeroOptimization.Stage, t.cfg.Comm.World),
+	err := picture.LossPlot(plot, t.title(),
 		picture.Curve{Name: "training", X: t.curves.steps, Y: t.curves.loss},
 		picture.Curve{Name: "held out", X: t.curves.heldOutSteps, Y: t.curves.heldOut, Points: true})
 	if err != nil {
@@ -161,8 +214,11 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 // describeOutput lists what the folder holds.
 func (j *job) describeOutput() string {
 	parts := filepath.Join(j.out, "config.toml") + ", loss.png, unet (diffusers' format)"
-	if j.monitor != nil {
+	if j.cfg.CSVMonitor.Enabled {
 		parts += ", csv"
+	}
+	if j.cfg.TensorBoard.Enabled {
+		parts += ", tensorboard"
 	}
 	if grids, _ := os.ReadDir(filepath.Join(j.out, "samples")); len(grids) > 0 {
 		parts += ", samples/" + grids[len(grids)-1].Name()

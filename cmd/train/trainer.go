@@ -23,13 +23,19 @@ type trainer struct {
 
 	batch data.Batch
 	noisy diffusion.Noisy
-	votes []float64 // scratch of agreeToStop
+	votes []float64  // scratch of agreeToStop
+	times *breakdown // nil unless wall_clock_breakdown
 
 	activations int64 // the most bytes of activations, their gradients and scratch in a step
 }
 
 func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, error) {
-	t := &trainer{job: j, comm: c, votes: make([]float64, c.Size()+1)}
+	t := &trainer{job: j, votes: make([]float64, c.Size()+1)}
+	if j.cfg.WallClockBreakdown {
+		t.times = &breakdown{}
+	}
+	c = j.watch(c, t.times)
+	t.comm = c
 	var err error
 	if t.model, err = newModel(j.cfg); err != nil {
 		return nil, err
@@ -54,16 +60,19 @@ func (t *trainer) train(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if err := t.engine.Backward(ctx, loss); err != nil {
+			if err := t.backward(ctx, loss); err != nil {
 				return err
 			}
 		}
 		t.activations = max(t.activations, t.engine.Tape().Memory().Peak)
-		result, err := t.engine.Step(ctx)
+		result, err := t.step(ctx)
 		if err != nil {
 			return err
 		}
 		if err := t.report(step, result, time.Since(began)); err != nil {
+			return err
+		}
+		if err := t.reportBreakdown(ctx, step); err != nil {
 			return err
 		}
 		stop, err := t.agreeToStop(ctx)
@@ -84,11 +93,10 @@ func (t *trainer) train(ctx context.Context) error {
 // random is keyed by the position of a sample in the training, so the loss does
 // not depend on which rank computes it.
 func (t *trainer) forward(step, micro int) (*framework.Tensor, error) {
-	g := micro*t.comm.Size() + t.comm.Rank()
-	if err := t.loader.Batch(&t.batch, step-1, g); err != nil {
+	if err := t.load(step, micro); err != nil {
 		return nil, err
 	}
-	t.diffusion.Draw(&t.noisy, &t.batch, t.cfg.Run.Seed, step)
+	defer t.times.begin(phaseForward)()
 	tape := t.engine.Tape()
 	tape.SetSample(framework.Sample{Seed: t.cfg.Run.Seed, Step: step, Samples: t.batch.Positions, Train: true})
 	c, h, w := t.job.train.Shape()
@@ -98,6 +106,35 @@ func (t *trainer) forward(step, micro int) (*framework.Tensor, error) {
 		return nil, err
 	}
 	return tape.MSELoss(pred, tape.Constant(shape, t.noisy.Target)), nil
+}
+
+// load reads micro-batch micro of this rank and adds its noise.
+func (t *trainer) load(step, micro int) error {
+	defer t.times.begin(phaseData)()
+	g := micro*t.comm.Size() + t.comm.Rank()
+	if err := t.loader.Batch(&t.batch, step-1, g); err != nil {
+		return err
+	}
+	t.diffusion.Draw(&t.noisy, &t.batch, t.cfg.Run.Seed, step)
+	return nil
+}
+
+func (t *trainer) backward(ctx context.Context, loss *framework.Tensor) error {
+	defer t.times.begin(phaseBackward)()
+	return t.engine.Backward(ctx, loss)
+}
+
+// step waits for the reductions and updates the weights.
+func (t *trainer) step(ctx context.Context) (engine.Result, error) {
+	if t.times != nil { // Step waits too
+		end := t.times.begin(phaseReduce)
+		if err := t.engine.Optimizer().Drain(ctx); err != nil {
+			return engine.Result{}, err
+		}
+		end()
+	}
+	defer t.times.begin(phaseStep)()
+	return t.engine.Step(ctx)
 }
 
 // agreeToStop tells every rank whether any has been asked to stop, so that all

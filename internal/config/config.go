@@ -38,7 +38,9 @@ type Config struct {
 	ZeroOptimization ZeroOptimization `key:"zero_optimization"`
 	Optimizer        Optimizer        `key:"optimizer"`
 	Scheduler        Scheduler        `key:"scheduler"`
-	CSVMonitor       CSVMonitor       `key:"csv_monitor"`
+	CSVMonitor       Monitor          `key:"csv_monitor"`
+	TensorBoard      Monitor          `key:"tensorboard"`
+	CommsLogger      CommsLogger      `key:"comms_logger"`
 
 	Model     Model     `key:"model"`
 	Diffusion Diffusion `key:"diffusion"`
@@ -143,11 +145,19 @@ type SchedulerParams struct {
 	TotalNumSteps  int     `key:"total_num_steps"` // WarmupDecayLR, WarmupCosineLR; else 0
 }
 
-// CSVMonitor is the section csv_monitor.
-type CSVMonitor struct {
+// Monitor is the section csv_monitor or tensorboard.
+type Monitor struct {
 	Enabled    bool   `key:"enabled"`
-	OutputPath string `key:"output_path"` // "": in Run.Out
+	OutputPath string `key:"output_path"` // "": the folder of the run
 	JobName    string `key:"job_name"`
+}
+
+// CommsLogger is the section comms_logger.
+type CommsLogger struct {
+	Enabled bool     `key:"enabled"`
+	Verbose bool     `key:"verbose"`
+	ProfAll bool     `key:"prof_all"`
+	ProfOps []string `key:"prof_ops"`
 }
 
 // Model is the section [model]: diffusers' UNet2DModel under its own names.

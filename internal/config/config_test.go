@@ -115,7 +115,7 @@ func TestSeedConfiguration(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if len(c.Warnings) != 2 || !strings.Contains(c.Warnings[0], "wall_clock_breakdown") || !strings.Contains(c.Warnings[1], "flops_profiler") {
+	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "flops_profiler") {
 		t.Errorf("warnings %q", c.Warnings)
 	}
 }

@@ -148,7 +148,7 @@ func (k *Key) enum(raw any) (string, bool) {
 
 func (k *Key) list(raw any) (any, bool) {
 	elems, ok := asList(raw)
-	if !ok {
+	if !ok || len(elems) == 0 && !k.emptyByDefault() {
 		return nil, false
 	}
 	switch k.Kind {
@@ -173,7 +173,13 @@ func convertAll[T any](elems []any, f func(any) (T, bool)) ([]T, bool) {
 		}
 		out = append(out, v)
 	}
-	return out, len(out) > 0
+	return out, true
+}
+
+// emptyByDefault: only lists that are empty by default may be empty.
+func (k *Key) emptyByDefault() bool {
+	elems, ok := asList(k.Default)
+	return ok && len(elems) == 0
 }
 
 // asList takes what the readers give and what the table's defaults are
