@@ -58,7 +58,7 @@ func TestLivePage(t *testing.T) {
 	args := append([]string{"-config", writeConfig(t, "")}, tiny...)
 	done := make(chan int)
 	go func() {
-		done <- run(append(args, "-out", filepath.Join(t.TempDir(), "out"), "-steps", "400", "-web", ":0"), &out, &errs)
+		done <- run(append(args, "-out", filepath.Join(t.TempDir(), "out"), "-steps", "120", "-web", ":0"), &out, &errs)
 	}()
 	address := regexp.MustCompile(`(?m)^live +(http://127\.0\.0\.1:\d+/)$`)
 	var seen int
