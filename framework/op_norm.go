@@ -11,9 +11,7 @@ import (
 // each group of C/groups channels and all positions, then scales by gamma [C]
 // and shifts by beta [C]. Statistics are taken in float64.
 func (t *Tape) GroupNorm(x, gamma, beta *Tensor, groups int, eps float64) *Tensor {
-	if c := x.Dim(1); c%groups != 0 || gamma.Len() != c || beta.Len() != c {
-		panic(fmt.Sprintf("framework: GroupNorm of x %v in %d groups with gamma %v", x.shape, groups, gamma.shape))
-	}
+	checkGroupNorm("GroupNorm", x, gamma, beta, groups)
 	y := t.result(x.shape...)
 	stat := []int{x.Dim(0) * groups}
 	mean, rstd := t.alloc(dtype.F64, stat), t.alloc(dtype.F64, stat)
@@ -22,6 +20,12 @@ func (t *Tape) GroupNorm(x, gamma, beta *Tensor, groups int, eps float64) *Tenso
 		return t.record("GroupNorm", &groupNorm[float64]{n, x, gamma, beta, y, mean, rstd}, y, x, gamma, beta)
 	}
 	return t.record("GroupNorm", &groupNorm[float32]{n, x, gamma, beta, y, mean, rstd}, y, x, gamma, beta)
+}
+
+func checkGroupNorm(op string, x, gamma, beta *Tensor, groups int) {
+	if c := x.Dim(1); c%groups != 0 || gamma.Len() != c || beta.Len() != c {
+		panic(fmt.Sprintf("framework: %s of x %v in %d groups with gamma %v", op, x.shape, groups, gamma.shape))
+	}
 }
 
 type normSizes struct {
@@ -57,6 +61,16 @@ func (o *groupNorm[T]) forward(t *Tape) {
 }
 
 func (o *groupNorm[T]) backward(t *Tape) {
+	pass := o.backwardSpans
+	if t.half() {
+		pass = o.backwardStored
+	}
+	o.eachParam(t, pass)
+}
+
+// eachParam opens the gradients of gamma and beta, and runs pass, which computes
+// those that are not empty and, if it is wanted, that of x.
+func (o *groupNorm[T]) eachParam(t *Tape, pass func(t *Tape, wantX bool, gamma, dgamma, dbeta span[T], acc bool)) {
 	gamma := read[T](t, o.gamma)
 	var dgamma, dbeta span[T]
 	if o.gamma.needsGrad() {
@@ -64,10 +78,6 @@ func (o *groupNorm[T]) backward(t *Tape) {
 	}
 	if o.beta.needsGrad() {
 		dbeta = gradient[T](t, o.beta)
-	}
-	pass := o.backwardSpans
-	if t.half() {
-		pass = o.backwardStored
 	}
 	if dgamma.s == nil || dbeta.s == nil || dgamma.acc == dbeta.acc {
 		pass(t, o.x.needsGrad(), gamma, dgamma, dbeta, dgamma.acc || dbeta.acc)
@@ -80,8 +90,6 @@ func (o *groupNorm[T]) backward(t *Tape) {
 	gamma.free()
 }
 
-// backwardSpans computes the gradients of the parameters that are not empty and,
-// if it is wanted, of x.
 func (o *groupNorm[T]) backwardSpans(t *Tape, wantX bool, gamma, dgamma, dbeta span[T], acc bool) {
 	n, c, hw := o.sizes()
 	x, dy := read[T](t, o.x), readGrad[T](t, o.y)

@@ -82,6 +82,42 @@ func (o *addOp[T]) backward(t *Tape) {
 	}
 }
 
+// AddTo returns a + b in the memory of b, whose value must not be used by anything
+// else: b is the output of an operation that does not look at it again, such as a
+// convolution. It saves a tensor and gives the bits of Add.
+func (t *Tape) AddTo(b, a *Tensor) *Tensor {
+	if !sameShape(a, b) {
+		panic(fmt.Sprintf("framework: AddTo of %v and %v", b.shape, a.shape))
+	}
+	y := t.inPlace(b)
+	if t.wide() {
+		return t.record("AddTo", &addTo[float64]{addOp[float64]{a, b, y}}, y, a, b)
+	}
+	return t.record("AddTo", &addTo[float32]{addOp[float32]{a, b, y}}, y, a, b)
+}
+
+// inPlace makes the output of an operation that writes over x.
+func (t *Tape) inPlace(x *Tensor) *Tensor {
+	y := &Tensor{shape: x.shape, dtype: x.dtype}
+	t.live = append(t.live, y)
+	return y
+}
+
+// takePlace puts y where x is.
+func takePlace(y, x *Tensor) {
+	y.st = x.st
+	y.st.refs++
+}
+
+type addTo[T kernel.Float] struct{ addOp[T] }
+
+func (*addTo[T]) placesOutput() {}
+
+func (o *addTo[T]) forward(t *Tape) {
+	takePlace(o.y, o.b)
+	o.addOp.forward(t)
+}
+
 // Mul returns a·b, elementwise, for equal shapes.
 func (t *Tape) Mul(a, b *Tensor) *Tensor {
 	if !sameShape(a, b) {
@@ -165,6 +201,26 @@ func (o *addChannel[T]) backward(t *Tape) {
 	if o.x.needsGrad() {
 		give[T](t, o.x, o.y)
 	}
+}
+
+// AddChannelTo is AddChannel in the memory of x, whose value must not be used by
+// anything else; see AddTo.
+func (t *Tape) AddChannelTo(x, v *Tensor) *Tensor {
+	checkChannels("AddChannelTo", x, v)
+	y := t.inPlace(x)
+	if t.wide() {
+		return t.record("AddChannelTo", &addChannelTo[float64]{addChannel[float64]{x, v, y}}, y, x, v)
+	}
+	return t.record("AddChannelTo", &addChannelTo[float32]{addChannel[float32]{x, v, y}}, y, x, v)
+}
+
+type addChannelTo[T kernel.Float] struct{ addChannel[T] }
+
+func (*addChannelTo[T]) placesOutput() {}
+
+func (o *addChannelTo[T]) forward(t *Tape) {
+	takePlace(o.y, o.x)
+	o.addChannel.forward(t)
 }
 
 // sumPlanes contributes the sum of each of the n*c planes of the gradient of y to

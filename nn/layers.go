@@ -94,6 +94,11 @@ func (g *GroupNorm) Forward(t *framework.Tape, x *framework.Tensor) *framework.T
 	return t.GroupNorm(x, g.Weight.Value, g.Bias.Value, g.groups, g.eps)
 }
 
+// ForwardSiLU is Forward followed by SiLU, as one operation with the same bits.
+func (g *GroupNorm) ForwardSiLU(t *framework.Tape, x *framework.Tensor) *framework.Tensor {
+	return t.GroupNormSiLU(x, g.Weight.Value, g.Bias.Value, g.groups, g.eps)
+}
+
 // Params returns weight, bias.
 func (g *GroupNorm) Params() []*framework.Param { return present(g.Weight, g.Bias) }
 

@@ -41,19 +41,19 @@ func newResnetBlock(s *nn.Scope, c *Config, in, out int) *resnetBlock {
 // forward maps x [B,in,H,W] to [B,out,H,W]; temb [B,T] is the time embedding
 // after its SiLU.
 func (r *resnetBlock) forward(t *framework.Tape, x, temb *framework.Tensor) *framework.Tensor {
-	h := r.conv1.Forward(t, t.SiLU(r.norm1.Forward(t, x)))
+	h := r.conv1.Forward(t, r.norm1.ForwardSiLU(t, x))
 	proj := r.timeProj.Forward(t, temb)
 	if r.scaleShift {
 		half := t.Chunk(proj, 2)
-		h = t.ScaleShift(r.norm2.Forward(t, h), half[0], half[1])
+		h = t.SiLU(t.ScaleShift(r.norm2.Forward(t, h), half[0], half[1]))
 	} else {
-		h = r.norm2.Forward(t, t.AddChannel(h, proj))
+		h = r.norm2.ForwardSiLU(t, t.AddChannelTo(h, proj))
 	}
-	h = r.conv2.Forward(t, r.dropout.Forward(t, t.SiLU(h)))
+	h = r.conv2.Forward(t, r.dropout.Forward(t, h))
 	if r.shortcut != nil {
 		x = r.shortcut.Forward(t, x)
 	}
-	return t.Add(x, h)
+	return t.AddTo(h, x)
 }
 
 // block is one step of the hidden state h [B,C,H,W] through the network. skip

@@ -22,7 +22,7 @@ func (m *UNet2DModel) Forward(t *framework.Tape, x *framework.Tensor, timesteps 
 	temb := t.SiLU(m.timeEmbedding.Forward(t, m.embed(t, timesteps)))
 	h := m.convIn.Forward(t, x)
 	h = m.runSegments(t, h, temb)
-	return m.convOut.Forward(t, t.SiLU(m.normOut.Forward(t, h))), nil
+	return m.convOut.Forward(t, m.normOut.ForwardSiLU(t, h)), nil
 }
 
 func (m *UNet2DModel) check(x *framework.Tensor, timesteps []int) error {

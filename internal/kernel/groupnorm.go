@@ -33,6 +33,12 @@ func GroupNorm[T Float](y, x, gamma, beta []T, n, c, hw, groups int, eps float64
 func normalize[T Float](y, x, gamma, beta []T, eps float64) (mean, rstd float64) {
 	mean, variance := moments(x)
 	rstd = 1 / math.Sqrt(variance+eps)
+	affineGroup(y, x, gamma, beta, mean, rstd)
+	return mean, rstd
+}
+
+// affineGroup writes the normalised values of one group, given its statistics.
+func affineGroup[T Float](y, x, gamma, beta []T, mean, rstd float64) {
 	hw := len(x) / len(gamma)
 	for k := range gamma {
 		// The mean is taken away before the scale is applied, so a mean far from
@@ -43,7 +49,6 @@ func normalize[T Float](y, x, gamma, beta []T, eps float64) (mean, rstd float64)
 		bias := float64(beta[k]) - float64(rest*scale)
 		affineSpan(y[k*hw:][:hw], x[k*hw:][:hw], T(mean), T(scale), T(bias))
 	}
-	return mean, rstd
 }
 
 func checkGroups(op string, c, groups int) {

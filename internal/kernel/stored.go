@@ -18,7 +18,10 @@ const stripElements = 2048
 
 // strip holds the float32 copies of one goroutine. Their contents are arbitrary
 // when it is taken.
-type strip struct{ bufs [3][]float32 }
+type strip struct {
+	bufs  [4][]float32
+	halfs []uint16
+}
 
 var strips = sync.Pool{New: func() any { return new(strip) }}
 
@@ -47,6 +50,16 @@ func (s *strip) commit(b dtype.Buffer, lo int, v []float32) {
 	if b.DType != dtype.F32 {
 		roundSpan(b.Slice(lo, lo+len(v)), v)
 	}
+}
+
+// roundTrip rounds v to format d and back, as if it had been stored.
+func (s *strip) roundTrip(d dtype.DType, v []float32) {
+	if d == dtype.F32 {
+		return
+	}
+	b := dtype.Buffer{DType: d, U16: grow(&s.halfs, len(v))}
+	roundSpan(b, v)
+	widenSpan(v, b)
 }
 
 // eachStrip calls f for the strips of n elements.

@@ -63,10 +63,39 @@ func storedCases() []storedCase {
 			})
 		}},
 	}
+	cases = append(cases, storedCase{"GroupNormSiLU", func(r *storedRun) {
+		GroupNormSiLUStored(r.y, r.a, gamma, beta, storedN, storedC, storedHW, storedGroups, 1e-5, r.stats[0], r.stats[1])
+	}, func(r *storedRun) {
+		r.onWhole(func(y, a, b []float32) { SiLU(y, r.normalised(r.y.DType, a, gamma, beta)) })
+	}})
 	for _, acc := range []bool{false, true} {
 		cases = append(cases, accumulatingCases(acc, gamma)...)
+		cases = append(cases, groupNormSiLUBackwardCase(acc, gamma, beta))
 	}
 	return cases
+}
+
+// normalised returns the group norm of a as it reads when it was stored in format d.
+func (r *storedRun) normalised(d dtype.DType, a, gamma, beta []float32) []float32 {
+	v := make([]float32, len(a))
+	GroupNorm(v, a, gamma, beta, storedN, storedC, storedHW, storedGroups, 1e-5, r.stats[0], r.stats[1])
+	return asFloat32(rounded(d, v))
+}
+
+// groupNormSiLUBackwardCase holds the fused gradient against those of the two
+// operations, with the gradient between them stored.
+func groupNormSiLUBackwardCase(acc bool, gamma, beta []float32) storedCase {
+	return storedCase{fmt.Sprintf("GroupNormSiLUBackward/acc=%v", acc), func(r *storedRun) {
+		r.normalised(r.b.DType, asFloat32(r.a), gamma, beta) // for mean and rstd
+		GroupNormSiLUBackwardStored(r.y, r.params[0], r.params[1], r.a, gamma, beta, r.b, storedN, storedC, storedHW, storedGroups, r.stats[0], r.stats[1], acc, acc)
+	}, func(r *storedRun) {
+		r.onWhole(func(y, a, b []float32) {
+			g := r.normalised(r.b.DType, a, gamma, beta)
+			SiLUBackward(g, g, b, false)
+			g = asFloat32(rounded(r.b.DType, g))
+			GroupNormBackward(y, r.params[0], r.params[1], a, gamma, g, storedN, storedC, storedHW, storedGroups, r.stats[0], r.stats[1], acc, acc)
+		})
+	}}
 }
 
 func accumulatingCases(acc bool, gamma []float32) []storedCase {
