@@ -16,17 +16,7 @@ func Pad(n int) Padding { return Padding{n, n, n, n} }
 // b [O] or nil: shape [B,O,OutH,OutW] with OutH = (H+Top+Bottom-KH)/stride + 1
 // rounded down.
 func (t *Tape) Conv2d(x, w, b *Tensor, stride int, pad Padding) *Tensor {
-	if len(x.shape) != 4 || len(w.shape) != 4 || x.Dim(1) != w.Dim(1) || b != nil && b.Len() != w.Dim(0) {
-		panic(fmt.Sprintf("framework: Conv2d of x %v with weight %v", x.shape, w.shape))
-	}
-	c := kernel.Conv{
-		N: x.Dim(0), C: x.Dim(1), H: x.Dim(2), W: x.Dim(3),
-		O: w.Dim(0), KH: w.Dim(2), KW: w.Dim(3), Stride: stride,
-		PadTop: pad.Top, PadLeft: pad.Left, PadBottom: pad.Bottom, PadRight: pad.Right,
-	}
-	if c.OutH() < 1 || c.OutW() < 1 {
-		panic(fmt.Sprintf("framework: Conv2d of x %v with weight %v, stride %d, padding %v has no output", x.shape, w.shape, stride, pad))
-	}
+	c := newConv("Conv2d", x.shape, w, b, stride, pad)
 	y := t.result(c.N, c.O, c.OutH(), c.OutW())
 	ins := []*Tensor{x, w}
 	if b != nil {
@@ -36,6 +26,22 @@ func (t *Tape) Conv2d(x, w, b *Tensor, stride int, pad Padding) *Tensor {
 		return t.record("Conv2d", &conv2d[float64]{c, x, w, b, y}, y, ins...)
 	}
 	return t.record("Conv2d", &conv2d[float32]{c, x, w, b, y}, y, ins...)
+}
+
+// newConv describes the convolution of an input of shape x.
+func newConv(op string, x []int, w, b *Tensor, stride int, pad Padding) kernel.Conv {
+	if len(x) != 4 || len(w.shape) != 4 || x[1] != w.Dim(1) || b != nil && b.Len() != w.Dim(0) {
+		panic(fmt.Sprintf("framework: %s of x %v with weight %v", op, x, w.shape))
+	}
+	c := kernel.Conv{
+		N: x[0], C: x[1], H: x[2], W: x[3],
+		O: w.Dim(0), KH: w.Dim(2), KW: w.Dim(3), Stride: stride,
+		PadTop: pad.Top, PadLeft: pad.Left, PadBottom: pad.Bottom, PadRight: pad.Right,
+	}
+	if c.OutH() < 1 || c.OutW() < 1 {
+		panic(fmt.Sprintf("framework: %s of x %v with weight %v, stride %d, padding %v has no output", op, x, w.shape, stride, pad))
+	}
+	return c
 }
 
 type conv2d[T kernel.Float] struct {
@@ -134,6 +140,57 @@ func (o *conv2d[T]) backwardBias(t *Tape) {
 	kernel.SumRows(db.s, planes.s, c.N, c.O, db.acc)
 	db.commit()
 	planes.free()
+}
+
+// UpsampleConv2d is Conv2d(UpsampleNearest(x, oh, ow), w, b, stride, pad), the same
+// bits, without keeping the large tensor between them: the backward pass repeats the
+// pixels again.
+func (t *Tape) UpsampleConv2d(x *Tensor, oh, ow int, w, b *Tensor, stride int, pad Padding) *Tensor {
+	c := newConv("UpsampleConv2d", []int{x.Dim(0), x.Dim(1), oh, ow}, w, b, stride, pad)
+	y := t.result(c.N, c.O, c.OutH(), c.OutW())
+	ins := []*Tensor{x, w}
+	if b != nil {
+		ins = append(ins, b)
+	}
+	between := &Tensor{shape: []int{c.N, c.C, oh, ow}, dtype: t.compute}
+	if t.wide() {
+		return t.record("UpsampleConv2d", &upsampleConv[float64]{upsample[float64]{x, between}, conv2d[float64]{c, between, w, b, y}}, y, ins...)
+	}
+	return t.record("UpsampleConv2d", &upsampleConv[float32]{upsample[float32]{x, between}, conv2d[float32]{c, between, w, b, y}}, y, ins...)
+}
+
+// upsampleConv runs one operation into the other through a tensor that has memory
+// only while they run.
+type upsampleConv[T kernel.Float] struct {
+	up   upsample[T]
+	conv conv2d[T]
+}
+
+func (o *upsampleConv[T]) forward(t *Tape) {
+	o.upsampled(t)
+	defer o.drop(t)
+	o.conv.forward(t)
+}
+
+func (o *upsampleConv[T]) backward(t *Tape) {
+	o.upsampled(t)
+	defer o.drop(t)
+	between := o.up.y
+	between.needGrad = o.up.x.needsGrad()
+	o.conv.backward(t)
+	if between.needGrad {
+		o.up.backward(t)
+	}
+}
+
+func (o *upsampleConv[T]) upsampled(t *Tape) {
+	o.up.y.st = t.arena.get(o.up.y.dtype, o.up.y.Len())
+	o.up.forward(t)
+}
+
+func (o *upsampleConv[T]) drop(t *Tape) {
+	t.releaseGrad(o.up.y)
+	t.drop(o.up.y)
 }
 
 // UpsampleNearest resizes x [B,C,H,W] to [B,C,oh,ow] by repeating pixels:

@@ -98,6 +98,9 @@ func (t *Tape) AddTo(b, a *Tensor) *Tensor {
 
 // inPlace makes the output of an operation that writes over x.
 func (t *Tape) inPlace(x *Tensor) *Tensor {
+	if x.param != nil {
+		panic(fmt.Sprintf("framework: an operation in the memory of parameter %s would change its value", x.param.Name))
+	}
 	y := &Tensor{shape: x.shape, dtype: x.dtype}
 	t.live = append(t.live, y)
 	return y

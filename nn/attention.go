@@ -57,10 +57,10 @@ func (a *Attention) Forward(t *framework.Tape, x *framework.Tensor) *framework.T
 	q := a.split(t, a.ToQ.Forward(t, y))
 	k := a.split(t, a.ToK.Forward(t, y))
 	v := a.split(t, a.ToV.Forward(t, y))
-	p := t.Softmax(t.BatchMatMul(q, k, true), 1/math.Sqrt(float64(a.headDim)))
-	y = a.ToOut.Forward(t, a.join(t, t.BatchMatMul(p, v, false), b))
+	y = t.Attention(q, k, v, 1/math.Sqrt(float64(a.headDim)))
+	y = a.ToOut.Forward(t, a.join(t, y, b))
 	y = t.Reshape(t.Transpose(y, 1, 2), b, c, h, w)
-	return t.Add(y, x)
+	return t.AddTo(y, x)
 }
 
 // split rearranges [B,N,C] to one matrix per head, [B·heads,N,headDim].

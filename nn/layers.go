@@ -61,6 +61,12 @@ func (c *Conv2d) Forward(t *framework.Tape, x *framework.Tensor) *framework.Tens
 	return t.Conv2d(x, c.Weight.Value, value(c.Bias), c.stride, c.pad)
 }
 
+// ForwardUpsampled is Forward of x [B,in,h,w] with its pixels repeated to
+// [B,in,oh,ow], as one operation with the same bits.
+func (c *Conv2d) ForwardUpsampled(t *framework.Tape, x *framework.Tensor, oh, ow int) *framework.Tensor {
+	return t.UpsampleConv2d(x, oh, ow, c.Weight.Value, value(c.Bias), c.stride, c.pad)
+}
+
 // Params returns weight, bias.
 func (c *Conv2d) Params() []*framework.Param { return present(c.Weight, c.Bias) }
 

@@ -111,7 +111,7 @@ func newUpsample(s *nn.Scope, channels int) *upsample {
 }
 
 func (u *upsample) forward(t *framework.Tape, h, _, skip *framework.Tensor) *framework.Tensor {
-	return u.conv.Forward(t, t.UpsampleNearest(h, skip.Dim(2), skip.Dim(3)))
+	return u.conv.ForwardUpsampled(t, h, skip.Dim(2), skip.Dim(3))
 }
 
 // newConv3 is a 3x3 convolution that keeps the size.

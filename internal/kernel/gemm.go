@@ -45,18 +45,22 @@ func GemmBatch[T Float](count int, transA, transB bool, m, n, k int, a []T, lda,
 	}
 	Parallel(count, (minWork+one-1)/one, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			a, b, c := a[i*strideA:], b[i*strideB:], c[i*strideC:]
-			checkMatrix("a", len(a), lda, m, k, transA)
-			checkMatrix("b", len(b), ldb, k, n, transB)
-			checkMatrix("c", len(c), ldc, m, n, false)
-			p := product[T]{
-				m: m, n: n, k: k,
-				a: matrix[T]{a, lda, transA}, b: matrix[T]{b, ldb, transB},
-				c: c, ldc: ldc, acc: acc,
-			}
-			p.compute(0, m, 0, n)
+			multiplyAlone(transA, transB, m, n, k, a[i*strideA:], lda, b[i*strideB:], ldb, c[i*strideC:], ldc, acc)
 		}
 	})
+}
+
+// multiplyAlone is [Gemm] on this goroutine.
+func multiplyAlone[T Float](transA, transB bool, m, n, k int, a []T, lda int, b []T, ldb int, c []T, ldc int, acc bool) {
+	checkMatrix("a", len(a), lda, m, k, transA)
+	checkMatrix("b", len(b), ldb, k, n, transB)
+	checkMatrix("c", len(c), ldc, m, n, false)
+	p := product[T]{
+		m: m, n: n, k: k,
+		a: matrix[T]{a, lda, transA}, b: matrix[T]{b, ldb, transB},
+		c: c, ldc: ldc, acc: acc,
+	}
+	p.compute(0, m, 0, n)
 }
 
 // checkMatrix panics unless a [rows, cols] matrix, stored transposed or not, fits
