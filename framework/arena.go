@@ -5,9 +5,13 @@ import "github.com/zerogap/zerogap/dtype"
 // storage is a run of memory that one or more tensors look at. Views share it
 // and count as references; the last one to go returns it to the arena.
 type storage struct {
-	buf  dtype.Buffer // whole capacity
-	refs int
+	buf   dtype.Buffer // whole capacity; empty on a dry tape
+	dtype dtype.DType
+	size  int // capacity in elements
+	refs  int
 }
+
+func (s *storage) bytes() int64 { return int64(s.size) * int64(s.dtype.Size()) }
 
 // arena recycles the memory of activations, their gradients and scratch. A
 // training step asks for the same sizes again and again, so free memory is kept
@@ -15,6 +19,7 @@ type storage struct {
 //
 // An arena belongs to one tape and is not safe for concurrent use.
 type arena struct {
+	dry   bool // count only
 	free  map[slot][]*storage
 	stats Stats
 }
@@ -47,11 +52,14 @@ func (a *arena) get(d dtype.DType, n int) *storage {
 		s = list[len(list)-1]
 		a.free[k] = list[:len(list)-1]
 	} else {
-		s = &storage{buf: dtype.Make(d, size)}
-		a.stats.Owned += int64(s.buf.Bytes())
+		s = &storage{dtype: d, size: size}
+		if !a.dry {
+			s.buf = dtype.Make(d, size)
+		}
+		a.stats.Owned += s.bytes()
 	}
 	s.refs = 1
-	a.stats.Live += int64(s.buf.Bytes())
+	a.stats.Live += s.bytes()
 	a.stats.Peak = max(a.stats.Peak, a.stats.Live)
 	return s
 }
@@ -65,7 +73,7 @@ func (a *arena) put(s *storage) {
 	if s.refs < 0 {
 		panic("framework: storage released twice")
 	}
-	k := slot{s.buf.DType, s.buf.Len()}
+	k := slot{s.dtype, s.size}
 	a.free[k] = append(a.free[k], s)
-	a.stats.Live -= int64(s.buf.Bytes())
+	a.stats.Live -= s.bytes()
 }

@@ -38,6 +38,9 @@ func (t *Tape) Backward(loss *Tensor, seed float64) error {
 
 func (t *Tape) seedGrad(loss *Tensor, seed float64) {
 	loss.grad = t.arena.get(loss.dtype, 1)
+	if t.dry() {
+		return
+	}
 	switch b := loss.grad.buf; b.DType {
 	case dtype.F64:
 		b.F64[0] = seed
@@ -57,7 +60,7 @@ func (t *Tape) runBackward(nodes []*node) error {
 			if n.seg != nil {
 				n.seg.replay(t)
 			}
-			n.op.backward(t)
+			t.runGradient(n)
 		}
 		t.release(n.out)
 		for _, x := range n.in {
@@ -85,6 +88,10 @@ func (t *Tape) deliver(p *Param) {
 	g := p.Value.grad
 	if g == nil {
 		return // none of its uses reached the loss
+	}
+	if t.dry() {
+		t.releaseGrad(p.Value)
+		return
 	}
 	grad := g.buf.Slice(0, p.Len())
 	if t.hook != nil {

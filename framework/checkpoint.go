@@ -173,6 +173,6 @@ func (s *segment) replay(t *Tape) {
 		if _, own := n.op.(placesOutput); !own {
 			n.out.st = t.arena.get(n.out.dtype, n.out.Len())
 		}
-		n.op.forward(t)
+		t.run(n.op, n.out, n.in)
 	}
 }

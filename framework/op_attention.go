@@ -28,6 +28,11 @@ type attention[T kernel.Float] struct {
 	scale      T
 }
 
+func (o *attention[T]) working(*Tape) (forward, backward int) {
+	forward = widened(o.q, o.k, o.v, o.y)
+	return forward, forward + widened(o.q, o.k, o.v)
+}
+
 func (o *attention[T]) forward(t *Tape) {
 	q, k, v, y := read[T](t, o.q), read[T](t, o.k), read[T](t, o.v), write[T](t, o.y)
 	kernel.Attention(y.s, q.s, k.s, v.s, o.sizes, o.scale, t.compute)

@@ -49,6 +49,17 @@ type conv2d[T kernel.Float] struct {
 	x, w, b, y *Tensor
 }
 
+func (o *conv2d[T]) working(t *Tape) (forward, backward int) {
+	if !t.half() {
+		return 0, 0
+	}
+	w := widened(o.w) // parameters are widened whole
+	if o.c.Stride == 1 {
+		return w, w
+	}
+	return w, w + widened(o.y, o.x)
+}
+
 func (o *conv2d[T]) forward(t *Tape) {
 	if t.half() {
 		o.forwardStored(t)
@@ -166,6 +177,14 @@ type upsampleConv[T kernel.Float] struct {
 	conv conv2d[T]
 }
 
+func (o *upsampleConv[T]) working(t *Tape) (forward, backward int) {
+	forward, backward = o.conv.working(t)
+	between := o.up.y.Len() * o.up.y.dtype.Size() / 4 // in elements of float32
+	// What the convolution widens has been given back when the gradient of the large
+	// tensor is summed up.
+	return forward + between, 2*between + max(backward, widened(o.up.y, o.up.x))
+}
+
 func (o *upsampleConv[T]) forward(t *Tape) {
 	o.upsampled(t)
 	defer o.drop(t)
@@ -204,6 +223,14 @@ func (t *Tape) UpsampleNearest(x *Tensor, oh, ow int) *Tensor {
 }
 
 type upsample[T kernel.Float] struct{ x, y *Tensor }
+
+func (o *upsample[T]) working(*Tape) (forward, backward int) {
+	backward = widened(o.x, o.y)
+	if o.x.dtype == o.y.dtype {
+		return 0, backward
+	}
+	return backward, backward
+}
 
 func (o *upsample[T]) forward(t *Tape) {
 	planes, h, w, oh, ow := o.x.Dim(0)*o.x.Dim(1), o.x.Dim(2), o.x.Dim(3), o.y.Dim(2), o.y.Dim(3)

@@ -36,6 +36,10 @@ type dropout[T kernel.Float] struct {
 	key   Sample
 }
 
+func (o *dropout[T]) working(*Tape) (forward, backward int) {
+	return widened(o.x, o.y), widened(o.y, o.x) + o.y.Len()
+}
+
 func (o *dropout[T]) forward(t *Tape) {
 	x, y := read[T](t, o.x), write[T](t, o.y)
 	o.mask(y.s, x.s)

@@ -32,6 +32,11 @@ func (o *linear[T]) sizes() (rows, in, out int) {
 	return o.x.Len() / in, in, out
 }
 
+func (o *linear[T]) working(*Tape) (forward, backward int) {
+	forward = widened(o.x, o.w, o.y)
+	return forward, widened(o.y) + max(widened(o.x), widened(o.w, o.x))
+}
+
 func (o *linear[T]) forward(t *Tape) {
 	rows, in, out := o.sizes()
 	x, w, y := read[T](t, o.x), read[T](t, o.w), write[T](t, o.y)
@@ -95,6 +100,10 @@ type batchMatMul[T kernel.Float] struct {
 
 // ldb is the row length of b in memory.
 func (o *batchMatMul[T]) ldb() int { return o.b.Dim(2) }
+
+func (o *batchMatMul[T]) working(*Tape) (forward, backward int) {
+	return widened(o.a, o.b, o.y), widened(o.y, o.a, o.b)
+}
 
 func (o *batchMatMul[T]) forward(t *Tape) {
 	a, b, y := read[T](t, o.a), read[T](t, o.b), write[T](t, o.y)

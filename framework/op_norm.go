@@ -43,6 +43,8 @@ func (o *groupNorm[T]) sizes() (n, c, hw int) {
 	return n, c, o.x.Len() / (n * c)
 }
 
+func (o *groupNorm[T]) working(*Tape) (forward, backward int) { return 0, 0 }
+
 func (o *groupNorm[T]) forward(t *Tape) {
 	n, c, hw := o.sizes()
 	if t.half() {
@@ -126,6 +128,10 @@ func (t *Tape) Softmax(x *Tensor, scale float64) *Tensor {
 type softmax[T kernel.Float] struct {
 	x, y  *Tensor
 	scale T
+}
+
+func (o *softmax[T]) working(*Tape) (forward, backward int) {
+	return widened(o.x, o.y), widened(o.y, o.y, o.x) + o.y.Len()
 }
 
 func (o *softmax[T]) forward(t *Tape) {

@@ -17,6 +17,8 @@ func (t *Tape) SiLU(x *Tensor) *Tensor {
 
 type silu[T kernel.Float] struct{ x, y *Tensor }
 
+func (o *silu[T]) working(*Tape) (forward, backward int) { return 0, 0 }
+
 func (o *silu[T]) forward(t *Tape) {
 	if t.half() {
 		kernel.SiLUStored(o.y.Data(), o.x.Data())
@@ -54,6 +56,8 @@ func (t *Tape) Add(a, b *Tensor) *Tensor {
 }
 
 type addOp[T kernel.Float] struct{ a, b, y *Tensor }
+
+func (o *addOp[T]) working(*Tape) (forward, backward int) { return 0, 0 }
 
 func (o *addOp[T]) forward(t *Tape) {
 	if t.half() {
@@ -117,9 +121,13 @@ type addTo[T kernel.Float] struct{ addOp[T] }
 func (*addTo[T]) placesOutput() {}
 
 func (o *addTo[T]) forward(t *Tape) {
-	takePlace(o.y, o.b)
+	o.place()
 	o.addOp.forward(t)
 }
+
+func (o *addTo[T]) place() { takePlace(o.y, o.b) }
+
+func (o *addTo[T]) under() *Tensor { return o.b }
 
 // Mul returns a·b, elementwise, for equal shapes.
 func (t *Tape) Mul(a, b *Tensor) *Tensor {
@@ -134,6 +142,10 @@ func (t *Tape) Mul(a, b *Tensor) *Tensor {
 }
 
 type mulOp[T kernel.Float] struct{ a, b, y *Tensor }
+
+func (o *mulOp[T]) working(*Tape) (forward, backward int) {
+	return widened(o.a, o.b, o.y), widened(o.y, o.a, o.b)
+}
 
 func (o *mulOp[T]) forward(t *Tape) {
 	a, b, y := read[T](t, o.a), read[T](t, o.b), write[T](t, o.y)
@@ -181,6 +193,8 @@ func checkChannels(op string, x, v *Tensor) {
 
 type addChannel[T kernel.Float] struct{ x, v, y *Tensor }
 
+func (o *addChannel[T]) working(*Tape) (forward, backward int) { return 0, 0 }
+
 func (o *addChannel[T]) forward(t *Tape) {
 	n, c := o.x.Dim(0), o.x.Dim(1)
 	if t.half() {
@@ -222,9 +236,13 @@ type addChannelTo[T kernel.Float] struct{ addChannel[T] }
 func (*addChannelTo[T]) placesOutput() {}
 
 func (o *addChannelTo[T]) forward(t *Tape) {
-	takePlace(o.y, o.x)
+	o.place()
 	o.addChannel.forward(t)
 }
+
+func (o *addChannelTo[T]) place() { takePlace(o.y, o.x) }
+
+func (o *addChannelTo[T]) under() *Tensor { return o.x }
 
 // sumPlanes contributes the sum of each of the n*c planes of the gradient of y to
 // v.
@@ -254,6 +272,11 @@ func (t *Tape) ScaleShift(x, s, b *Tensor) *Tensor {
 }
 
 type scaleShift[T kernel.Float] struct{ x, s, b, y *Tensor }
+
+func (o *scaleShift[T]) working(*Tape) (forward, backward int) {
+	forward = widened(o.x, o.s, o.b, o.y)
+	return forward, widened(o.x, o.s, o.y, o.x)
+}
 
 func (o *scaleShift[T]) forward(t *Tape) {
 	x, s, b, y := read[T](t, o.x), read[T](t, o.s), read[T](t, o.b), write[T](t, o.y)

@@ -23,10 +23,11 @@ type reshape[T kernel.Float] struct{ x, y *Tensor }
 
 func (*reshape[T]) placesOutput() {}
 
-func (o *reshape[T]) forward(*Tape) {
-	o.y.st = o.x.st
-	o.y.st.refs++
-}
+func (o *reshape[T]) forward(*Tape) { o.place() }
+
+func (o *reshape[T]) place() { takePlace(o.y, o.x) }
+
+func (o *reshape[T]) under() *Tensor { return o.x }
 
 func (o *reshape[T]) backward(t *Tape) { give[T](t, o.x, o.y) }
 
@@ -58,6 +59,10 @@ func (o *transpose[T]) forward(t *Tape) {
 	swap(y.s, x.s, o.batch, o.rows, o.cols, o.run)
 	y.commit()
 	x.free()
+}
+
+func (o *transpose[T]) working(*Tape) (forward, backward int) {
+	return widened(o.x, o.y), widened(o.y, o.x) + o.x.Len()
 }
 
 func (o *transpose[T]) backward(t *Tape) {
@@ -119,6 +124,8 @@ func (o *concat[T]) forward(t *Tape) {
 	b.free()
 }
 
+func (o *concat[T]) working(*Tape) (forward, backward int) { return 0, 0 }
+
 func (o *concat[T]) backward(t *Tape) {
 	n := o.a.Dim(0)
 	la, lb := o.a.Len()/n, o.b.Len()/n
@@ -176,6 +183,10 @@ type narrow[T kernel.Float] struct {
 func (o *narrow[T]) sizes() (n, lx, ly, at int) {
 	n = o.x.Dim(0)
 	return n, o.x.Len() / n, o.y.Len() / n, o.at * numel(o.x.shape[2:])
+}
+
+func (o *narrow[T]) working(*Tape) (forward, backward int) {
+	return widened(o.x, o.y), widened(o.x, o.y)
 }
 
 func (o *narrow[T]) forward(t *Tape) {

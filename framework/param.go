@@ -35,7 +35,7 @@ func NewParam(name string, data []float32, shape ...int) *Param {
 		panic(fmt.Sprintf("framework: parameter %s: %d values for shape %v", name, len(data), shape))
 	}
 	p := &Param{Name: name}
-	p.Value = &Tensor{shape: shape, st: &storage{buf: dtype.OfFloat32(data), refs: 1}, param: p}
+	p.Value = &Tensor{shape: shape, st: &storage{buf: dtype.OfFloat32(data), size: len(data), refs: 1}, param: p}
 	return p
 }
 
@@ -51,5 +51,5 @@ func (p *Param) Rebind(b dtype.Buffer) {
 	if b.Len() != p.Len() {
 		panic(fmt.Sprintf("framework: parameter %s: rebinding %d elements to %d", p.Name, p.Len(), b.Len()))
 	}
-	p.Value.st, p.Value.dtype = &storage{buf: b, refs: 1}, b.DType
+	p.Value.st, p.Value.dtype = &storage{buf: b, dtype: b.DType, size: b.Len(), refs: 1}, b.DType
 }

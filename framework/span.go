@@ -167,7 +167,7 @@ func add[T kernel.Float](t *Tape, x *Tensor, g []T) {
 // give contributes the whole gradient of y to x, which has as many elements,
 // and takes it from y: memory changes hands where it can.
 func give[T kernel.Float](t *Tape, x, y *Tensor) {
-	if x.grad == nil && y.grad.buf.DType == t.gradFormat(x) {
+	if x.grad == nil && y.grad.dtype == t.gradFormat(x) {
 		x.grad, y.grad = y.grad, nil
 		return
 	}

@@ -119,6 +119,9 @@ func (t *Tape) InputDense(d *tensor.Dense) (*Tensor, error) {
 }
 
 func (t *Tape) leaf(d dtype.DType, shape []int, data []float32) *Tensor {
+	if t.dry() {
+		return t.alloc(d, shape)
+	}
 	if numel(shape) != len(data) {
 		panic(fmt.Sprintf("framework: input of %d values for shape %v", len(data), shape))
 	}
@@ -153,7 +156,7 @@ func (t *Tape) result(shape ...int) *Tensor { return t.alloc(t.compute, shape) }
 
 // record runs the operation and, when a gradient will be wanted, keeps it.
 func (t *Tape) record(name string, op operation, out *Tensor, in ...*Tensor) *Tensor {
-	op.forward(t)
+	t.run(op, out, in)
 	for _, x := range in {
 		if x.needsGrad() {
 			out.needGrad = true
@@ -215,14 +218,14 @@ func (t *Tape) release(x *Tensor) {
 	if x.st == nil || x.param != nil {
 		return
 	}
-	if x.Len() == 1 && x.st.buf.Len() != 1 {
+	if x.Len() == 1 && x.st.size != 1 && !t.dry() {
 		own := dtype.Make(x.dtype, 1)
 		own.Copy(x.Data())
 		t.arena.put(x.st)
-		x.st = &storage{buf: own, refs: 1}
+		x.st = &storage{buf: own, dtype: x.dtype, size: 1, refs: 1}
 		return
 	}
-	if x.Len() != 1 {
+	if x.Len() != 1 || t.dry() {
 		t.arena.put(x.st)
 		x.st = nil
 	}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/framework"
 )
 
@@ -61,7 +62,9 @@ type Scope struct {
 
 // registry is what all scopes of one model share.
 type registry struct {
-	fill   Fill // nil: record shapes only
+	fill   Fill        // nil: record shapes only
+	dry    bool        // parameters without values
+	dtype  dtype.DType // of dry parameters
 	params []*framework.Param
 	shapes []ParamShape
 	names  map[string]bool
@@ -88,6 +91,12 @@ func NewScopeFill(fill Fill) *Scope {
 // allocates nothing: layers built from it hold nil parameters and cannot
 // compute. It answers how large a model would be.
 func NewShapeScope() *Scope { return NewScopeFill(nil) }
+
+// NewDryScope returns a root scope whose parameters are stored as d and have no
+// values: for tapes made with framework.WithDryRun.
+func NewDryScope(d dtype.DType) *Scope {
+	return &Scope{reg: &registry{dry: true, dtype: d, names: map[string]bool{}}}
+}
 
 // Sub returns the scope named by the parts below s; numbers become decimal, as
 // in s.Sub("down_blocks", 0, "resnets", 1). Parts are strings and ints.
@@ -123,10 +132,15 @@ func (s *Scope) Param(name string, init Init, shape ...int) *framework.Param {
 	}
 	s.reg.names[full] = true
 	s.reg.shapes = append(s.reg.shapes, ParamShape{Name: full, Shape: slices.Clone(shape)})
-	if s.reg.fill == nil {
+	var p *framework.Param
+	switch {
+	case s.reg.dry:
+		p = framework.NewDryParam(full, s.reg.dtype, shape...)
+	case s.reg.fill == nil:
 		return nil
+	default:
+		p = framework.NewParam(full, s.reg.fill(full, init, shape), shape...)
 	}
-	p := framework.NewParam(full, s.reg.fill(full, init, shape), shape...)
 	s.reg.params = append(s.reg.params, p)
 	return p
 }

@@ -24,13 +24,16 @@ import (
 
 // job is one training: everything that is known before the first rank starts.
 type job struct {
-	cfg       *config.Config
-	plan      *zero.Plan
-	tensors   int // trainable parameters
-	diffusion *diffusion.Process
-	train     data.Dataset
-	heldOut   data.Dataset
-	out       string
+	cfg     *config.Config
+	plan    *zero.Plan
+	tensors int // trainable parameters
+	// activations predicts the most bytes of activations, their gradients and
+	// working memory of a rank's micro-batch.
+	activations int64
+	diffusion   *diffusion.Process
+	train       data.Dataset
+	heldOut     data.Dataset
+	out         string
 
 	stdout io.Writer
 	quiet  bool
@@ -60,6 +63,9 @@ func prepare(o options, stdout, stderr io.Writer) (*job, error) {
 		j.stdout = io.Discard
 	}
 	if j.plan, j.tensors, err = plan(cfg); err != nil {
+		return nil, usageError{err}
+	}
+	if j.activations, err = activationMemory(cfg); err != nil {
 		return nil, usageError{err}
 	}
 	if j.diffusion, err = newDiffusion(cfg); err != nil {

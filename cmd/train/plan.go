@@ -29,6 +29,9 @@ type scenario struct {
 	// an optimizer step over all ranks; 0 where only a size is known, and the
 	// accumulation of cfg holds at every world size.
 	micro, batches int
+	// activations and curve are those of a micro-batch, where the model is known.
+	activations int64
+	curve       []segmentPlan
 }
 
 // accumulation returns the micro-batches of a rank, and what the batch comes to.
@@ -204,7 +207,11 @@ func fromConfig(path string, sets []string, stderr io.Writer) (*scenario, error)
 	for _, sh := range shapes {
 		s.params = append(s.params, zero.Param{Name: sh.Name, Shape: sh.Shape})
 	}
-	return s, nil
+	if s.activations, err = activationMemory(c); err != nil {
+		return nil, err
+	}
+	s.curve, err = activationCurve(c)
+	return s, err
 }
 
 // prediction is one line: a rank at one stage and world size.

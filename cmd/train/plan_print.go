@@ -11,11 +11,15 @@ import (
 func (s *scenario) table(rows []prediction) string {
 	var b strings.Builder
 	p := rows[0].plan
-	fmt.Fprintf(&b, "%-10s %s trainable parameters, %s\n", "model", thousands(p.Elements), s.model)
-	fmt.Fprintf(&b, "%-10s %v\n", "formats", s.cfg.Policy())
-	fmt.Fprintf(&b, "%-10s %v\n", "optimizer", s.rule)
-	fmt.Fprintf(&b, "%-10s %s, overlap_comm %v\n", "buckets", buckets(p), s.cfg.ZeroOptimization.OverlapComm)
-	fmt.Fprintf(&b, "%-10s of rank 0, which holds the most; activations are not in it\n\n", "figures")
+	fmt.Fprintf(&b, "%-11s %s trainable parameters, %s\n", "model", thousands(p.Elements), s.model)
+	fmt.Fprintf(&b, "%-11s %v\n", "formats", s.cfg.Policy())
+	fmt.Fprintf(&b, "%-11s %v\n", "optimizer", s.rule)
+	fmt.Fprintf(&b, "%-11s %s, overlap_comm %v\n", "buckets", buckets(p), s.cfg.ZeroOptimization.OverlapComm)
+	if s.activations > 0 {
+		fmt.Fprintf(&b, "%-11s of a rank, micro-batch of %d: %s\n", "activations", s.micro, mib(s.activations))
+		fmt.Fprintf(&b, "%-11s checkpointed, MiB: %s\n", "", describeCurve(s.curve))
+	}
+	fmt.Fprintf(&b, "%-11s of rank 0, which holds the most; activations are not in it\n\n", "figures")
 
 	unit, name := scale(rows)
 	cell := func(bytes int64) string { return fmt.Sprintf("%.2f", float64(bytes)/unit) }
@@ -90,11 +94,15 @@ func align(b *strings.Builder, lines [][]string, first int, memory, traffic stri
 
 // planJSON is the output of -json; sizes are bytes.
 type planJSON struct {
-	Parameters int       `json:"parameters"`
-	Tensors    int       `json:"tensors"`
-	Optimizer  string    `json:"optimizer"`
-	DTypes     string    `json:"dtypes"`
-	Rows       []rowJSON `json:"predictions"`
+	Parameters int    `json:"parameters"`
+	Tensors    int    `json:"tensors"`
+	Optimizer  string `json:"optimizer"`
+	DTypes     string `json:"dtypes"`
+	// Activations are the peak bytes of a micro-batch, as configured; by segments
+	// of checkpointing below (-1: none, 0: every block). Without -config 0.
+	Activations int64         `json:"activations,omitempty"`
+	Curve       []segmentPlan `json:"activations_with_checkpointing,omitempty"`
+	Rows        []rowJSON     `json:"predictions"`
 }
 
 type rowJSON struct {
@@ -116,7 +124,7 @@ type flowJSON struct {
 func (s *scenario) document(rows []prediction) planJSON {
 	doc := planJSON{
 		Parameters: rows[0].plan.Elements, Tensors: len(s.params),
-		Optimizer: fmt.Sprint(s.rule), DTypes: s.cfg.Policy().String(),
+		Optimizer: fmt.Sprint(s.rule), DTypes: s.cfg.Policy().String(), Activations: s.activations, Curve: s.curve,
 	}
 	for _, r := range rows {
 		m, t := r.memory, r.traffic

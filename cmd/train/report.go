@@ -206,7 +206,7 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 	say("memory       %s; predicted %s", memoryLine("measured on rank 0:", peak), mib(t.plan.Memory(0, rule(t.cfg), true).Total()))
 	tried, applied := opt.Steps()
 	say("traffic      %s", trafficLine(opt.Traffic(), t.plan.Traffic(0), tried, applied))
-	say("activations  %s at most on rank 0", mib(t.activations))
+	say("activations  %s at most on rank 0; predicted %s", mib(t.peak), mib(t.activations))
 	say("output       %s", t.describeOutput())
 	return err
 }

@@ -26,7 +26,7 @@ type trainer struct {
 	votes []float64  // scratch of agreeToStop
 	times *breakdown // nil unless wall_clock_breakdown
 
-	activations int64 // the most bytes of activations, their gradients and scratch in a step
+	peak int64 // the most bytes of activations, their gradients and working memory in a step
 }
 
 func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, error) {
@@ -64,7 +64,7 @@ func (t *trainer) train(ctx context.Context) error {
 				return err
 			}
 		}
-		t.activations = max(t.activations, t.engine.Tape().Memory().Peak)
+		t.peak = max(t.peak, t.engine.Tape().Memory().Peak)
 		result, err := t.step(ctx)
 		if err != nil {
 			return err
