@@ -4,6 +4,14 @@
 
 #include "textflag.h"
 
+// func relax()
+TEXT ·relax(SB), NOSPLIT, $0
+	PAUSE
+	PAUSE
+	PAUSE
+	PAUSE
+	RET
+
 // func addAVX2(dst *float32, a *float32, b *float32, n int)
 // Requires: AVX
 TEXT ·addAVX2(SB), NOSPLIT, $0-32

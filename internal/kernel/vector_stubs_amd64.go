@@ -4,6 +4,11 @@
 
 package kernel
 
+// relax lets some hundred cycles pass, which a second thread of the core can use.
+//
+//go:noescape
+func relax()
+
 // addAVX2 writes a + b into dst. Step 8.
 //
 //go:noescape

@@ -16,6 +16,7 @@ import (
 
 func main() {
 	ConstraintExpr("amd64,!noasm")
+	relax()
 	elementwise()
 	sums()
 	activations()
@@ -23,6 +24,15 @@ func main() {
 	casts()
 	adamw()
 	Generate()
+}
+
+// relax writes the function of a loop that waits: it tells the processor so.
+func relax() {
+	function("relax", "func()", "lets some hundred cycles pass, which a second thread of the core can use.")
+	for range 4 {
+		PAUSE()
+	}
+	RET()
 }
 
 // function begins an assembly function.
