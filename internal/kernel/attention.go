@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"runtime"
-	"sync"
 
 	"github.com/zerogap/zerogap/dtype"
 )
@@ -122,25 +121,26 @@ type scores[T Float] struct {
 	halfs []uint16
 }
 
-var scorePools [2]sync.Pool // of *scores[float32], *scores[float64]
+var (
+	scores32 stock[scores[float32]]
+	scores64 stock[scores[float64]]
+)
 
-func scorePool[T Float]() *sync.Pool {
+func scoreStock[T Float]() *stock[scores[T]] {
+	var s any = &scores64
 	if isF32[T]() {
-		return &scorePools[0]
+		s = &scores32
 	}
-	return &scorePools[1]
+	return s.(*stock[scores[T]])
 }
 
 func takeScores[T Float](n int) *scores[T] {
-	sc, _ := scorePool[T]().Get().(*scores[T])
-	if sc == nil {
-		sc = new(scores[T])
-	}
+	sc := scoreStock[T]().take()
 	sc.s = grow(&sc.s, n)
 	return sc
 }
 
-func (sc *scores[T]) put() { scorePool[T]().Put(sc) }
+func (sc *scores[T]) put() { scoreStock[T]().put(sc) }
 
 // probabilities returns softmax(scale·q·kᵀ) in the first part of s.
 func (sc *scores[T]) probabilities(w worker[T], q, k []T, s AttentionSizes, scale T, d dtype.DType) []T {

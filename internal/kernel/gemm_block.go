@@ -1,7 +1,5 @@
 package kernel
 
-import "sync"
-
 // A block of a is at most blockRows x blockDepth, a block of b blockDepth x
 // blockCols elements: a panel of b (16 KiB in float32) stays in the first level
 // of cache, the block of a in the second and the block of b in the third.
@@ -90,19 +88,20 @@ func (s *scratch[T]) panelRows(n int) []int {
 }
 
 var (
-	scratch32 = sync.Pool{New: func() any { return new(scratch[float32]) }}
-	scratch64 = sync.Pool{New: func() any { return new(scratch[float64]) }}
+	scratch32 stock[scratch[float32]]
+	scratch64 stock[scratch[float64]]
 )
 
-func scratchPool[T Float]() *sync.Pool {
+func scratchStock[T Float]() *stock[scratch[T]] {
+	var s any = &scratch64
 	if isF32[T]() {
-		return &scratch32
+		s = &scratch32
 	}
-	return &scratch64
+	return s.(*stock[scratch[T]])
 }
 
-func getScratch[T Float]() *scratch[T]  { return scratchPool[T]().Get().(*scratch[T]) }
-func putScratch[T Float](s *scratch[T]) { scratchPool[T]().Put(s) }
+func getScratch[T Float]() *scratch[T]  { return scratchStock[T]().take() }
+func putScratch[T Float](s *scratch[T]) { scratchStock[T]().put(s) }
 
 // grow returns n elements of *buf, which it makes longer when needed.
 func grow[E any](buf *[]E, n int) []E {

@@ -3,7 +3,6 @@ package kernel
 import (
 	"fmt"
 	"math"
-	"sync"
 )
 
 // GroupNorm normalises each group of channels of each sample and applies the
@@ -93,7 +92,7 @@ func GroupNormBackward[T Float](dx, dgamma, dbeta, x, gamma, dy []T, n, c, hw, g
 	checkOutput("GroupNormBackward", c, dgamma)
 	checkOutput("GroupNormBackward", c, dbeta)
 	scratch := getPlaneSums(n * c)
-	defer planeSums.Put(scratch)
+	defer planeSums.put(scratch)
 	sums := *scratch
 
 	per := c / groups
@@ -137,11 +136,11 @@ func sumParams[T Float](dgamma, dbeta []T, sums []planeSum, n, c int, acc bool) 
 type planeSum struct{ dy, dyxhat float64 }
 
 // planeSums recycles the [n, c] sums of GroupNormBackward.
-var planeSums = sync.Pool{New: func() any { return new([]planeSum) }}
+var planeSums stock[[]planeSum]
 
 // getPlaneSums returns n sums of arbitrary value.
 func getPlaneSums(n int) *[]planeSum {
-	s := planeSums.Get().(*[]planeSum)
+	s := planeSums.take()
 	*s = grow(s, n)
 	return s
 }

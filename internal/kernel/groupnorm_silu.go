@@ -14,8 +14,8 @@ func GroupNormSiLUStored(y, x dtype.Buffer, gamma, beta []float32, n, c, hw, gro
 	per := c / groups
 	size := per * hw
 	Parallel(n*groups, grainOf(4*size), func(lo, hi int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for i := lo; i < hi; i++ {
 			at, first := i*size, i%groups*per
 			v := s.write(0, y, at, at+size, false)
@@ -44,12 +44,12 @@ func GroupNormSiLUBackwardStored(dx dtype.Buffer, dgamma, dbeta []float32, x dty
 		checkStored("GroupNormSiLUBackwardStored", n*c*hw, dx)
 	}
 	sums := getPlaneSums(n * c)
-	defer planeSums.Put(sums)
+	defer planeSums.put(sums)
 	per := c / groups
 	size := per * hw
 	Parallel(n*groups, grainOf(6*size), func(lo, hi int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for i := lo; i < hi; i++ {
 			at, first, group := i*size, i%groups*per, (*sums)[i*per:][:per]
 			x := s.read(0, x, at, at+size)

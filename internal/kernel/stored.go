@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"sync"
-
 	"github.com/zerogap/zerogap/dtype"
 )
 
@@ -23,7 +21,7 @@ type strip struct {
 	halfs []uint16
 }
 
-var strips = sync.Pool{New: func() any { return new(strip) }}
+var strips stock[strip]
 
 // read returns elements [lo, hi) of b: the memory of b if that is float32,
 // otherwise copy k.
@@ -65,8 +63,8 @@ func (s *strip) roundTrip(d dtype.DType, v []float32) {
 // eachStrip calls f for the strips of n elements.
 func eachStrip(n int, f func(s *strip, lo, hi int)) {
 	Parallel(n, grain, func(lo, hi int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for ; lo < hi; lo += stripElements {
 			f(s, lo, min(hi, lo+stripElements))
 		}
@@ -76,8 +74,8 @@ func eachStrip(n int, f func(s *strip, lo, hi int)) {
 // eachPlane calls f for the strips of each of the given number of planes.
 func eachPlane(planes, size int, f func(s *strip, plane, lo, hi int)) {
 	Parallel(planes, grainOf(size), func(first, last int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for p := first; p < last; p++ {
 			for lo := p * size; lo < (p+1)*size; lo += stripElements {
 				f(s, p, lo, min((p+1)*size, lo+stripElements))
@@ -140,8 +138,8 @@ func SumChannelStored(db []float32, dy dtype.Buffer, n, c, hw int, acc bool) {
 	checkLen("SumChannelStored", n*c, len(db))
 	checkStored("SumChannelStored", n*c*hw, dy)
 	Parallel(n*c, grainOf(hw), func(first, last int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for p := first; p < last; p++ {
 			var l lanes
 			for lo := p * hw; lo < (p+1)*hw; lo += stripElements {
@@ -158,8 +156,8 @@ func CopyBlocksStored(dst dtype.Buffer, dstStride int, src dtype.Buffer, srcStri
 	checkFormat("CopyBlocksStored", dst.DType)
 	checkFormat("CopyBlocksStored", src.DType)
 	Parallel(count, grainOf(size), func(lo, hi int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for i := lo; i < hi; i++ {
 			d, from := dst.Slice(i*dstStride, i*dstStride+size), src.Slice(i*srcStride, i*srcStride+size)
 			if !acc && d.DType == from.DType {

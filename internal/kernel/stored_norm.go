@@ -11,8 +11,8 @@ func GroupNormStored(y, x dtype.Buffer, gamma, beta []float32, n, c, hw, groups 
 	per := c / groups
 	size := per * hw
 	Parallel(n*groups, grainOf(2*size), func(lo, hi int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for i := lo; i < hi; i++ {
 			at, first := i*size, i%groups*per
 			v := s.write(0, y, at, at+size, false)
@@ -35,12 +35,12 @@ func GroupNormBackwardStored(dx dtype.Buffer, dgamma, dbeta []float32, x dtype.B
 		checkStored("GroupNormBackwardStored", n*c*hw, dx)
 	}
 	sums := getPlaneSums(n * c)
-	defer planeSums.Put(sums)
+	defer planeSums.put(sums)
 	per := c / groups
 	size := per * hw
 	Parallel(n*groups, grainOf(3*size), func(lo, hi int) {
-		s := strips.Get().(*strip)
-		defer strips.Put(s)
+		s := strips.take()
+		defer strips.put(s)
 		for i := lo; i < hi; i++ {
 			at, group := i*size, (*sums)[i*per:][:per]
 			x, dy := s.read(0, x, at, at+size), s.read(1, dy, at, at+size)
