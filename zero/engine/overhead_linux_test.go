@@ -228,3 +228,36 @@ func BenchmarkWorlds(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkBucketSizes is the price of small buckets: a step of the MNIST network on
+// two ranks at stage 2, against one bucket for all, as ratios of medians of steps
+// that take turns. The losses are the same bits (TestNoKnobChangesABit).
+func BenchmarkBucketSizes(b *testing.B) {
+	sizes := []int{1 << 30, 200_000, 50_000, 10_000, 2_000, 500, 100}
+	var groups []*ranks
+	for _, size := range sizes {
+		cfg := zero.DefaultConfig()
+		cfg.BF16.Enabled = true
+		cfg.ZeroOptimization.Stage = 2
+		cfg.ZeroOptimization.OverlapComm = true
+		cfg.ZeroOptimization.ReduceBucketSize = size
+		cfg.ZeroOptimization.AllgatherBucketSize = size
+		groups = append(groups, newRanks(b, 2, cfg))
+	}
+	for _, g := range groups {
+		g.step(b) // the first step allocates
+	}
+	times := make([][]time.Duration, len(sizes))
+	for b.Loop() {
+		for i, g := range groups {
+			began := time.Now()
+			g.step(b)
+			times[i] = append(times[i], time.Since(began))
+		}
+	}
+	b.ReportMetric(float64(median(times[0]))/1e6, "one-bucket-ms")
+	for i, size := range sizes[1:] {
+		b.ReportMetric(float64(median(times[i+1]))/float64(median(times[0])), fmt.Sprintf("%d/one", size))
+	}
+	b.ReportMetric(0, "ns/op")
+}
