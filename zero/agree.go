@@ -84,14 +84,14 @@ func agree(ctx context.Context, c comm.Communicator, text string) (uint64, error
 	hash := fnv.New64a()
 	hash.Write([]byte(text))
 	sum := hash.Sum64()
-	const fields = 3 // the hash in two halves, the length
+	const fields = 2 // the hash in two halves
 	all := dtype.Make(dtype.F64, fields*c.Size())
 	bounds := make([]int, c.Size()+1)
 	for r := range bounds {
 		bounds[r] = fields * r
 	}
 	mine := all.Slice(bounds[c.Rank()], bounds[c.Rank()+1])
-	copy(mine.F64, []float64{float64(sum >> 32), float64(sum & math.MaxUint32), float64(len(text))})
+	copy(mine.F64, []float64{float64(sum >> 32), float64(sum & math.MaxUint32)})
 	err := comm.Do(ctx, c, &comm.Op{
 		Kind: comm.AllGather, Bounds: bounds, Send: mine, Recv: all,
 		Sig: comm.Signature{Name: "layout hash", Bucket: -1},
@@ -99,52 +99,19 @@ func agree(ctx context.Context, c comm.Communicator, text string) (uint64, error
 	if err != nil {
 		return 0, err
 	}
-	lengths := make([]int, c.Size())
 	differ := false
-	for r := range lengths {
+	for r := range c.Size() {
 		f := all.F64[bounds[r]:bounds[r+1]]
-		lengths[r] = int(f[2])
 		differ = differ || f[0] != all.F64[0] || f[1] != all.F64[1]
 	}
 	if !differ {
 		return sum, nil
 	}
-	texts, err := exchangeTexts(ctx, c, text, lengths)
+	texts, err := comm.Texts(ctx, c, "layout", text)
 	if err != nil {
 		return 0, err
 	}
 	return 0, firstDifference(texts)
-}
-
-// exchangeTexts returns every rank's text. A byte travels as the bits of one
-// 16-bit element: an all-gather moves bits.
-func exchangeTexts(ctx context.Context, c comm.Communicator, text string, lengths []int) ([]string, error) {
-	bounds := make([]int, c.Size()+1)
-	for r, n := range lengths {
-		bounds[r+1] = bounds[r] + n
-	}
-	all := dtype.Make(dtype.BF16, bounds[c.Size()])
-	mine := all.Slice(bounds[c.Rank()], bounds[c.Rank()+1])
-	for i := range len(text) {
-		mine.U16[i] = uint16(text[i])
-	}
-	err := comm.Do(ctx, c, &comm.Op{
-		Kind: comm.AllGather, Bounds: bounds, Send: mine, Recv: all,
-		Sig: comm.Signature{Name: "layout", Bucket: -1},
-	})
-	if err != nil {
-		return nil, err
-	}
-	texts := make([]string, c.Size())
-	for r := range texts {
-		part := all.U16[bounds[r]:bounds[r+1]]
-		b := make([]byte, len(part))
-		for i, v := range part {
-			b[i] = byte(v)
-		}
-		texts[r] = string(b)
-	}
-	return texts, nil
 }
 
 // disagreement is what every rank finds when they are set up differently.

@@ -286,3 +286,6 @@ func (p *Plan) bucketBytes() int64 {
 	}
 	return n
 }
+
+// Stage returns the ZeRO stage: 0, 1 or 2.
+func (p *Plan) Stage() int { return p.cfg.ZeroOptimization.Stage }

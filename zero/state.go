@@ -10,6 +10,7 @@ type update struct {
 	Interval // offsets in the shard
 	group    int
 	state    [][]float32 // views, in the order of the rule's States
+	at       []int       // where each view begins in its array
 }
 
 // states are a shard's arrays for the rules' states, one for each name that a
@@ -66,17 +67,21 @@ func (s *states) allocate(all []update, groups []Group, l *ledger) {
 		for _, name := range groups[u.group].Rule.States() {
 			k := s.index(name)
 			lo, hi := at[k], at[k]+u.Len()
-			u.state = append(u.state, s.arrays[k][lo:hi:hi])
+			u.state, u.at = append(u.state, s.arrays[k][lo:hi:hi]), append(u.at, lo)
 			at[k] = hi
 		}
 	}
 }
 
+// updateAt returns the first update that ends beyond an offset.
+func (s *shard) updateAt(offset int) int {
+	return sort.Search(len(s.updates), func(i int) bool { return s.updates[i].Hi > offset })
+}
+
 // eachState calls f with the runs of state k of the elements at the offsets part,
 // and the place of each run in part. The elements are of one parameter.
 func (s *shard) eachState(k int, part Interval, f func(state []float32, at int)) {
-	first := sort.Search(len(s.updates), func(i int) bool { return s.updates[i].Hi > part.Lo })
-	for _, u := range s.updates[first:] {
+	for _, u := range s.updates[s.updateAt(part.Lo):] {
 		run := part.intersect(u.Interval)
 		if run.Len() == 0 {
 			return

@@ -204,6 +204,33 @@ func (f *File) Buffer(name string) (dtype.Buffer, error) {
 	return b, nil
 }
 
+// ReadFloat32 fills dst with the elements of a tensor of F32 from element at on,
+// row-major, bit for bit. It reads in small pieces, so that a part of a large
+// tensor needs no memory beside dst.
+func (f *File) ReadFloat32(name string, at int, dst []float32) error {
+	e, err := f.find(name)
+	if err != nil {
+		return err
+	}
+	const size = 4
+	if n := int(e.end-e.begin) / size; e.dtype != F32 || at < 0 || at > n || len(dst) > n-at {
+		return f.wrap(fmt.Errorf("tensor %q has %d elements of %s: wanted F32 from %d to %d", name, n, e.dtype, at, at+len(dst)))
+	}
+	raw := make([]byte, min(size*len(dst), 1<<16))
+	off := f.base + e.begin + int64(size*at)
+	for len(dst) > 0 {
+		part := raw[:min(size*len(dst), len(raw))]
+		if err := readFull(f.r, part, off); err != nil {
+			return f.wrap(fmt.Errorf("tensor %q: %w", name, plain(err)))
+		}
+		for i := range len(part) / size {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(part[size*i:]))
+		}
+		dst, off = dst[len(part)/size:], off+int64(len(part))
+	}
+	return nil
+}
+
 // Int64 reads a tensor of I64, I32 or U8.
 func (f *File) Int64(name string) ([]int64, error) {
 	e, err := f.find(name)
