@@ -39,8 +39,6 @@ type Engine struct {
 	losses  []float64 // of this rank's micro-batches since the last step
 	sum     []float64 // of all ranks' micro-batches, as gathered
 	bounds  []int
-	applied int
-	steps   int
 }
 
 // New moves the model's parameters (fp32, as initialised) into a flat buffer of
@@ -128,7 +126,10 @@ func (e *Engine) DataTypes() zero.Policy { return e.policy }
 
 // LR returns the learning rate that the next step will use. The schedule
 // counts applied steps: a skipped step does not move it.
-func (e *Engine) LR() float64 { return e.schedule.LR(e.applied) }
+func (e *Engine) LR() float64 {
+	_, applied := e.opt.Steps()
+	return e.schedule.LR(applied)
+}
 
 func (e *Engine) gradient(p *framework.Param, g dtype.Buffer) error {
 	i, ok := e.index[p]
@@ -191,10 +192,6 @@ func (e *Engine) Step(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	e.losses = e.losses[:0]
-	e.steps++
-	if r.Applied {
-		e.applied++
-	}
 	return Result{StepResult: r, Loss: loss, LR: lr}, nil
 }
 
@@ -202,13 +199,14 @@ func (e *Engine) Step(ctx context.Context) (Result, error) {
 // number g = m·W + r, so the mean has the same bits at any world size.
 func (e *Engine) meanLoss(ctx context.Context) (float64, error) {
 	n, world := len(e.losses), e.comm.Size()
+	tried, _ := e.opt.Steps()
 	for r := range e.bounds {
 		e.bounds[r] = r * n
 	}
 	e.sum = slices.Grow(e.sum[:0], n*world)[:n*world]
 	op := &comm.Op{
 		Kind: comm.AllGather, Bounds: e.bounds,
-		Sig:  comm.Signature{Name: "losses", Step: e.steps + 1, Bucket: -1},
+		Sig:  comm.Signature{Name: "losses", Step: tried + 1, Bucket: -1},
 		Send: dtype.Buffer{DType: dtype.F64, F64: e.losses},
 		Recv: dtype.Buffer{DType: dtype.F64, F64: e.sum},
 	}
