@@ -37,8 +37,8 @@ func TestTraffic(t *testing.T) {
 							if got != want {
 								t.Errorf("stage %d, world %d, %+v, overlap %v, size %d, rank %d:\n sent %+v\n want %+v", stage, world, format, overlap, size, rank, got, want)
 							}
-							// The layout hash, and rank 0's order of the buckets.
-							other := int64(3 * 8 * (world - 1))
+							// The two halves of the layout hash, and rank 0's order of the buckets.
+							other := int64(2 * 8 * (world - 1))
 							if n := len(out.plan.Buckets); rank == 0 && n > 1 {
 								other += int64(8 * n * (world - 1))
 							}

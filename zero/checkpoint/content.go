@@ -75,7 +75,7 @@ func (s *Saver) weights() []safetensors.Tensor {
 	for i := range params {
 		total += params[i].Value.Len()
 	}
-	var mine []safetensors.Tensor
+	mine := []safetensors.Tensor{} // not nil: a file of no tensors
 	at := 0
 	for i, p := range params {
 		if at*s.comm.Size()/max(1, total) == s.comm.Rank() || total == at && s.comm.Rank() == s.comm.Size()-1 {
@@ -89,7 +89,7 @@ func (s *Saver) weights() []safetensors.Tensor {
 // optimizer lists what this rank owns of master weights and states.
 func (s *Saver) optimizer() []safetensors.Tensor {
 	params := s.opt.Params()
-	var all []safetensors.Tensor
+	all := []safetensors.Tensor{}
 	for _, p := range s.opt.Partition() {
 		add := func(key string, x []float32) {
 			name := pieceName(params[p.Param].Name, key, p.Lo, p.Hi)

@@ -76,6 +76,9 @@ func (f *Folder) open() error {
 		}
 	}
 	if err := f.complete(); err != nil {
+		if damaged := f.Verify(); damaged != nil { // says which file is to blame
+			return damaged
+		}
 		return fmt.Errorf("checkpoint %s: %w", f.path, err)
 	}
 	return nil

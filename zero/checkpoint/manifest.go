@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/zerogap/zerogap/zero"
 )
@@ -76,6 +77,9 @@ func (m *Manifest) encode() ([]byte, error) {
 
 // decodeManifest reads and checks manifest.json.
 func decodeManifest(raw []byte) (*Manifest, error) {
+	if !bytes.HasSuffix(raw, []byte("}\n")) {
+		return nil, errors.New("its end is missing")
+	}
 	var e envelope
 	if err := strictJSON(raw, &e); err != nil {
 		return nil, err
@@ -104,10 +108,17 @@ func decodeManifest(raw []byte) (*Manifest, error) {
 	return m, nil
 }
 
+// strictJSON decodes raw, which must hold one value, all of its fields known.
 func strictJSON(raw []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
-	return d.Decode(v)
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is more after its end")
+	}
+	return nil
 }
 
 func digest(b []byte) string {
