@@ -27,12 +27,19 @@ func (j *job) header() {
 	line("memory", "%s", memoryLine("a rank, without activations:", p.Memory(0, rule(c), true)))
 	line("activations", "%s at most, of a micro-batch and its backward", mib(j.activations))
 	line("engine", "%s, %d ranks as goroutines, GOMAXPROCS %d", c.Comm.Engine, c.Comm.World, runtime.GOMAXPROCS(0))
-	line("run", "seed %d, %s steps", c.Run.Seed, thousands(c.Run.Steps))
+	line("run", "seed %d, %s steps%s", c.Run.Seed, thousands(c.Run.Steps), j.describeResume())
 	line("output", "%s", j.out)
 	if j.web != nil {
 		line("live", "%s", j.web.URL())
 	}
 	fmt.Fprintln(j.stdout)
+}
+
+func (j *job) describeResume() string {
+	if j.resume == nil {
+		return ""
+	}
+	return fmt.Sprintf("; goes on after step %s, from %s", thousands(j.start()), j.resume.folder.Path())
 }
 
 func describeSchedule(name string, s zero.Schedule) string {

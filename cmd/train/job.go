@@ -34,11 +34,13 @@ type job struct {
 	train       data.Dataset
 	heldOut     data.Dataset
 	out         string
+	resume      *resumption // nil: a new training
 
 	stdout io.Writer
 	quiet  bool
 	addr   string      // of the web page, "" for none
 	stop   atomic.Bool // the user wants the run to end after this step
+	hurry  atomic.Bool // and without pictures
 
 	// rank 0's
 	monitors []monitor.Writer
@@ -51,6 +53,9 @@ type job struct {
 // prepare reads and checks everything that can be wrong before work starts, and
 // creates the output folder last.
 func prepare(o options, stdout, stderr io.Writer) (*job, error) {
+	if err := resumeConfig(&o); err != nil {
+		return nil, usageError{err}
+	}
 	cfg, err := config.Load(o.config, o.sets, checks()...)
 	if err != nil {
 		return nil, usageError{err}
@@ -74,14 +79,53 @@ func prepare(o options, stdout, stderr io.Writer) (*job, error) {
 	if j.train, j.heldOut, err = openData(cfg); err != nil {
 		return nil, usageError{err}
 	}
-	if err := checkMonitor(cfg); err != nil {
-		return nil, usageError{err}
-	}
-	if j.out, err = makeOut(cfg, o.out != ""); err != nil {
-		return nil, usageError{err}
+	if err := j.settle(o, stderr); err != nil {
+		return nil, usageError{errors.Join(err, j.resume.close())}
 	}
 	return j, nil
 }
+
+// settle finds the checkpoint to go on from, and the output folder.
+func (j *job) settle(o options, stderr io.Writer) (err error) {
+	if o.resume != "" {
+		if j.resume, err = findCheckpoint(o.resume, j.cfg.Run.Out, stderr); err != nil {
+			return err
+		}
+	}
+	if j.resume != nil {
+		if err := j.resume.fits(j.cfg); err != nil {
+			return err
+		}
+		warnings, err := j.resume.compare(j.cfg)
+		if err != nil {
+			return err
+		}
+		for _, w := range warnings {
+			fmt.Fprintf(stderr, "train: warning: %s\n", w)
+		}
+		j.curves.restore(j.resume.state.Curves)
+	}
+	// Its own folder, or, when it was ended before its first checkpoint, one with
+	// nothing to lose but what this run will write again.
+	if j.resume != nil && j.resume.own || j.resume == nil && o.resume == "auto" && isRun(j.cfg.Run.Out) {
+		j.out = j.cfg.Run.Out
+		return saveConfig(j.cfg, j.out)
+	}
+	if err := checkMonitor(j.cfg); err != nil {
+		return err
+	}
+	j.out, err = makeOut(j.cfg, o.out != "")
+	return err
+}
+
+// isRun reports whether a folder is that of a run.
+func isRun(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, configFile))
+	return err == nil && isDir(filepath.Join(dir, samplesDir))
+}
+
+// start is the number of steps that the training has made already.
+func (j *job) start() int { return j.resume.step() }
 
 // openData opens the data set and checks that it fits the model and the batch.
 func openData(c *config.Config) (train, heldOut data.Dataset, err error) {
@@ -127,17 +171,40 @@ func makeOut(c *config.Config, named bool) (string, error) {
 		dir = fmt.Sprintf("%s-%d", c.Run.Out, n)
 	}
 	c.Run.Out = dir
-	if err := os.MkdirAll(filepath.Join(dir, "samples"), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, samplesDir), 0o777); err != nil {
 		return "", fmt.Errorf("output folder: %w; choose another with -out", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.toml"), c.TOML(), 0o666); err != nil {
+	if err := saveConfig(c, dir); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	return dir, nil
 }
 
+// samplesDir is the folder of grids in that of the run.
+const samplesDir = "samples"
+
+// saveConfig leaves the effective configuration in the run's folder, whole or as it
+// was.
+func saveConfig(c *config.Config, dir string) error {
+	path := filepath.Join(dir, configFile)
+	temp := path + ".new"
+	err := os.WriteFile(temp, c.TOML(), 0o666)
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("output folder: %w", err), os.RemoveAll(temp))
+	}
+	return nil
+}
+
 // run starts the ranks and returns when all have ended.
 func (j *job) run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, j.resume.close()) }()
+	if done := j.start(); done >= j.cfg.Run.Steps {
+		_, err := fmt.Fprintf(j.stdout, "nothing to do: %s is at step %d, and run.steps = %d; -steps N trains on\n", j.resume.folder.Path(), done, j.cfg.Run.Steps)
+		return err
+	}
 	if err := j.openReports(); err != nil {
 		return err
 	}
@@ -153,7 +220,7 @@ func (j *job) rank(ctx context.Context, c comm.Communicator) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.engine.Close()) }()
+	defer func() { err = errors.Join(err, t.close()) }()
 	// Before the engine closes, and not only after, as local.Run would: the others
 	// are to hear the cause, not that this rank gave up a reduction.
 	defer abortOnFailure(c, &err)

@@ -1,13 +1,19 @@
 // Command train trains a diffusion UNet with the ZeRO optimizer.
 //
-//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0]
+//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0] [-resume auto|TAG|PATH]
+//	train -resume auto|TAG -out DIR | -resume PATH [...]
 //	train config -list [WORD] | -show -config configs/zero2.toml [-set key=value]...
 //	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json]
 //
 // Without a command train prints what will run, trains all ranks in this process, and
 // leaves in the output folder the effective configuration, CSV curves, a plot of
-// the loss and grids of generated pictures. Ctrl-C stops at the end of the running
-// step and still writes the final pictures; a second Ctrl-C stops at once.
+// the loss, grids of generated pictures, the network and checkpoints. Ctrl-C stops at
+// the end of the running step, saves a checkpoint and still draws the final pictures;
+// a second Ctrl-C stops at once. SIGTERM saves a checkpoint and draws nothing.
+//
+// -resume goes on from a checkpoint, bit for bit as if the run had never stopped, at
+// any world size: from the last good one of the run's folder (auto; a run that has none
+// begins anew), from the one with a tag, or from one at a path.
 //
 // config lists the configuration keys, or shows what a file comes to. plan predicts
 // memory and traffic of a rank for every stage and many world sizes; it allocates
@@ -27,7 +33,6 @@ import (
 	"os/signal"
 	"runtime/pprof"
 	"strings"
-	"sync/atomic"
 	"syscall"
 )
 
@@ -49,6 +54,7 @@ type options struct {
 	world   int
 	quiet   bool
 	web     string
+	resume  string
 	profile string
 }
 
@@ -98,6 +104,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.world, "world", 0, "number of ranks, instead of comm.world")
 	f.BoolVar(&o.quiet, "quiet", false, "print only warnings and errors")
 	f.StringVar(&o.web, "web", "", "serve a page with live curves and samples at `address` on this machine, such as :8080, or :0 for a free port")
+	f.StringVar(&o.resume, "resume", "", "go on from a checkpoint: auto (the run's last good one), a tag such as step-000200, or a `path`; without -config, with the run's own configuration")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to `file`, for go tool pprof")
 	err := f.Parse(args)
 	switch {
@@ -109,7 +116,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, usageError{fmt.Errorf("%w (train -help lists the flags)", err)}
 	case f.NArg() > 0:
 		return o, usageError{fmt.Errorf("unexpected argument %q: options begin with a dash, such as -config configs/zero2.toml", f.Arg(0))}
-	case o.config == "":
+	case o.config == "" && o.resume == "":
 		return o, usageError{errors.New("no configuration: give one with -config, for example -config configs/zero2.toml")}
 	}
 	// Named flags win over -set: they come last.
@@ -134,7 +141,7 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	defer onInterrupt(&j.stop, cancel, stderr)()
+	defer onInterrupt(j, cancel, stderr)()
 	if o.profile != "" {
 		f, err := os.Create(o.profile)
 		if err != nil {
@@ -154,7 +161,7 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 // onInterrupt makes the first Ctrl-C or SIGTERM ask for a stop at the end of
 // the running step and the second end the run at once. The returned function
 // ends the watch.
-func onInterrupt(stop *atomic.Bool, cancel context.CancelCauseFunc, stderr io.Writer) func() {
+func onInterrupt(j *job, cancel context.CancelCauseFunc, stderr io.Writer) func() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -164,12 +171,15 @@ func onInterrupt(stop *atomic.Bool, cancel context.CancelCauseFunc, stderr io.Wr
 			select {
 			case <-done:
 				return
-			case <-signals:
-				if stop.Swap(true) {
+			case s := <-signals:
+				if s == syscall.SIGTERM {
+					j.hurry.Store(true)
+				}
+				if j.stop.Swap(true) {
 					cancel(errors.New("interrupted"))
 					return
 				}
-				fmt.Fprintln(stderr, "\ntrain: stopping at the end of this step; once more stops at once")
+				fmt.Fprintln(stderr, "\ntrain: saving at the end of this step; once more stops at once")
 			}
 		}
 	}()

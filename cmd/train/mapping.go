@@ -156,7 +156,15 @@ func zeroConfig(c *config.Config) zero.Config {
 	return z
 }
 
+// rule is the optimizer's, with the moving average around it.
 func rule(c *config.Config) zero.Rule {
+	if d := c.Diffusion; d.EMADecay > 0 {
+		return zero.EMA{Rule: baseRule(c), Decay: d.EMADecay, Ramp: d.EMARamp}
+	}
+	return baseRule(c)
+}
+
+func baseRule(c *config.Config) zero.Rule {
 	p := c.Optimizer.Params
 	switch c.Optimizer.Type {
 	case "SGD":
@@ -183,16 +191,25 @@ func schedule(c *config.Config) zero.Schedule {
 	return zero.Constant{Rate: c.Optimizer.Params.LR}
 }
 
-// plan lays out the optimizer without allocating it, for the header, and counts
-// the parameters.
-func plan(c *config.Config) (p *zero.Plan, tensors int, err error) {
+// parameters lists those of the network, without allocating any.
+func parameters(c *config.Config) ([]zero.Param, error) {
 	shapes, err := unet.ParamShapes(modelConfig(c))
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	params := make([]zero.Param, len(shapes))
 	for i, s := range shapes {
 		params[i] = zero.Param{Name: s.Name, Shape: s.Shape}
+	}
+	return params, nil
+}
+
+// plan lays out the optimizer without allocating it, for the header, and counts
+// the parameters.
+func plan(c *config.Config) (p *zero.Plan, tensors int, err error) {
+	params, err := parameters(c)
+	if err != nil {
+		return nil, 0, err
 	}
 	p, err = zero.NewPlan(params, zeroConfig(c), c.Comm.World)
 	return p, len(params), err

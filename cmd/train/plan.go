@@ -12,7 +12,6 @@ import (
 
 	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/internal/config"
-	"github.com/zerogap/zerogap/unet"
 	"github.com/zerogap/zerogap/zero"
 )
 
@@ -196,16 +195,13 @@ func fromConfig(path string, sets []string, stderr io.Writer) (*scenario, error)
 	for _, w := range c.Warnings {
 		fmt.Fprintf(stderr, "train plan: warning: %s\n", w)
 	}
-	shapes, err := unet.ParamShapes(modelConfig(c))
+	params, err := parameters(c)
 	if err != nil {
 		return nil, err
 	}
 	s := &scenario{
-		cfg: zeroConfig(c), rule: rule(c), model: fmt.Sprintf("UNet2DModel %v in %d tensors", c.Model.BlockOutChannels, len(shapes)),
+		cfg: zeroConfig(c), rule: rule(c), params: params, model: fmt.Sprintf("UNet2DModel %v in %d tensors", c.Model.BlockOutChannels, len(params)),
 		micro: c.TrainMicroBatchSizePerGPU, batches: c.GradientAccumulationSteps * c.Comm.World,
-	}
-	for _, sh := range shapes {
-		s.params = append(s.params, zero.Param{Name: sh.Name, Shape: sh.Shape})
 	}
 	if s.activations, err = activationMemory(c); err != nil {
 		return nil, err

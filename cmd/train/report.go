@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/zerogap/zerogap/internal/config"
+	"github.com/zerogap/zerogap/internal/evaluate"
 	"github.com/zerogap/zerogap/internal/monitor"
 	"github.com/zerogap/zerogap/internal/picture"
 	"github.com/zerogap/zerogap/internal/progress"
@@ -26,6 +28,14 @@ const (
 // curves is what the plot at the end shows.
 type curves struct {
 	steps, loss, heldOutSteps, heldOut []float64
+}
+
+// restore brings back the curves of the training that goes on.
+func (c *curves) restore(s savedCurves) {
+	c.loss, c.heldOutSteps, c.heldOut = values(s.Loss), s.HeldOutSteps, values(s.HeldOut)
+	for i := range c.loss {
+		c.steps = append(c.steps, float64(i+1))
+	}
 }
 
 // checkMonitor refuses a folder that holds the curves of an earlier run: two
@@ -73,7 +83,7 @@ func (j *job) openMonitors() error {
 		if m.OutputPath == "" {
 			m.OutputPath = filepath.Join(j.out, folder)
 		}
-		return monitor.Options{Path: m.OutputPath, JobName: m.JobName}
+		return monitor.Options{Path: m.OutputPath, JobName: m.JobName, From: j.start() * j.cfg.TrainBatchSize}
 	}
 	if m := j.cfg.CSVMonitor; m.Enabled {
 		if err := add(monitor.Open(options(m, "csv"))); err != nil {
@@ -88,7 +98,7 @@ func (j *job) openMonitors() error {
 	if j.addr != "" {
 		var err error
 		j.web, err = web.Open(web.Options{
-			Addr: j.addr, Title: j.title(), Samples: filepath.Join(j.out, "samples"), Total: j.cfg.Run.Steps * j.cfg.TrainBatchSize,
+			Addr: j.addr, Title: j.title(), Samples: filepath.Join(j.out, samplesDir), Total: j.cfg.Run.Steps * j.cfg.TrainBatchSize,
 		})
 		if err := add(j.web, err); err != nil {
 			return err
@@ -148,7 +158,7 @@ func (t *trainer) report(step int, r engine.Result, took time.Duration) error {
 	)
 }
 
-func (t *trainer) reportHeldOut(step int, loss float64) error {
+func (t *trainer) reportHeldOut(step int, loss float64, bins []evaluate.Bin) error {
 	if t.comm.Rank() != 0 {
 		return nil
 	}
@@ -157,7 +167,7 @@ func (t *trainer) reportHeldOut(step int, loss float64) error {
 	if err := t.progress.Printf("step %d: held-out loss %.4f", step, loss); err != nil {
 		return err
 	}
-	return t.record(step, monitor.Event{Name: heldOutLoss, Value: loss})
+	return t.record(step, heldOutEvents(loss, bins)...)
 }
 
 func (t *trainer) record(step int, events ...monitor.Event) error {
@@ -169,17 +179,31 @@ func (t *trainer) record(step int, events ...monitor.Event) error {
 	return nil
 }
 
-// finish draws the curves and says what came of the run, on rank 0.
-func (t *trainer) finish(steps int, took time.Duration) error {
-	if t.comm.Rank() != 0 {
-		return nil
+// heldOutEvents are the series of a held-out loss and of its bins of timesteps.
+func heldOutEvents(loss float64, bins []evaluate.Bin) []monitor.Event {
+	events := []monitor.Event{{Name: heldOutLoss, Value: loss}}
+	for _, b := range bins {
+		if b.Samples > 0 {
+			events = append(events, monitor.Event{Name: fmt.Sprintf("%s_t%03d", heldOutLoss, b.Lo), Value: b.Loss})
+		}
 	}
-	// The compute copy, as it was trained: what the pictures were drawn with.
-	if err := t.model.SaveDiffusers(filepath.Join(t.out, "unet"), nil); err != nil {
+	return events
+}
+
+// finish saves the network, draws the curves and says what came of the run.
+func (t *trainer) finish(ctx context.Context, steps int, took time.Duration) error {
+	err := t.withAverage(ctx, func() error {
+		if t.comm.Rank() != 0 {
+			return nil
+		}
+		// The compute copy: what the pictures were drawn with.
+		return t.model.SaveDiffusers(filepath.Join(t.out, networkDir), nil)
+	})
+	if err != nil || t.comm.Rank() != 0 {
 		return err
 	}
 	plot := filepath.Join(t.out, "loss.png")
-	err := picture.LossPlot(plot, t.title(),
+	err = picture.LossPlot(plot, t.title(),
 		picture.Curve{Name: "training", X: t.curves.steps, Y: t.curves.loss},
 		picture.Curve{Name: "held out", X: t.curves.heldOutSteps, Y: t.curves.heldOut, Points: true})
 	if err != nil {
@@ -188,6 +212,13 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 	if err := t.progress.Close(); err != nil {
 		return err
 	}
+	return t.summary(steps, took)
+}
+
+// networkDir is the folder of the trained network in that of the run.
+const networkDir = "unet"
+
+func (t *trainer) summary(steps int, took time.Duration) (err error) {
 	say := func(format string, args ...any) {
 		if err == nil {
 			_, err = fmt.Fprintf(t.stdout, format+"\n", args...)
@@ -195,9 +226,9 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 	}
 	say("")
 	if steps < t.cfg.Run.Steps {
-		say("stopped      after step %d of %d, as asked", steps, t.cfg.Run.Steps)
+		say("stopped      after step %d of %d, as asked; go on with train -resume auto -out %s", steps, t.cfg.Run.Steps, t.out)
 	}
-	say("trained      %d steps in %v", steps, took.Round(time.Second))
+	say("trained      %d steps in %v", steps-t.start(), took.Round(time.Second))
 	if n := len(t.curves.heldOut); n > 0 {
 		say("held-out     loss %.4f", t.curves.heldOut[n-1])
 	}
@@ -205,6 +236,10 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 	_, peak := opt.Memory()
 	say("memory       %s; predicted %s", memoryLine("measured on rank 0:", peak), mib(t.plan.Memory(0, rule(t.cfg), true).Total()))
 	tried, applied := opt.Steps()
+	if t.resume != nil {
+		before := t.resume.folder.Manifest().Progress
+		tried, applied = tried-before.Tried, applied-before.Applied
+	}
 	say("traffic      %s", trafficLine(opt.Traffic(), t.plan.Traffic(0), tried, applied))
 	say("activations  %s at most on rank 0; predicted %s", mib(t.peak), mib(t.activations))
 	say("output       %s", t.describeOutput())
@@ -213,14 +248,14 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 
 // describeOutput lists what the folder holds.
 func (j *job) describeOutput() string {
-	parts := filepath.Join(j.out, "config.toml") + ", loss.png, unet (diffusers' format)"
+	parts := filepath.Join(j.out, configFile) + ", loss.png, " + checkpointsDir + ", " + networkDir + " (diffusers' format)"
 	if j.cfg.CSVMonitor.Enabled {
 		parts += ", csv"
 	}
 	if j.cfg.TensorBoard.Enabled {
 		parts += ", tensorboard"
 	}
-	if grids, _ := os.ReadDir(filepath.Join(j.out, "samples")); len(grids) > 0 {
+	if grids, _ := os.ReadDir(filepath.Join(j.out, samplesDir)); len(grids) > 0 {
 		parts += ", samples/" + grids[len(grids)-1].Name()
 	}
 	return parts

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/zerogap/zerogap/data"
@@ -21,10 +22,13 @@ type trainer struct {
 	engine *engine.Engine
 	loader *data.Loader
 
-	batch data.Batch
-	noisy diffusion.Noisy
-	votes []float64  // scratch of agreeToStop
-	times *breakdown // nil unless wall_clock_breakdown
+	batch  data.Batch
+	noisy  diffusion.Noisy
+	votes  []float64  // scratch of vote
+	times  *breakdown // nil unless wall_clock_breakdown
+	view   *viewer
+	keeper *keeper
+	own    []dtype.Buffer // the training's weights, while those of the average are looked at
 
 	peak int64 // the most bytes of activations, their gradients and working memory in a step
 }
@@ -46,13 +50,25 @@ func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, err
 	if t.engine, err = engine.New(ctx, t.model, zeroConfig(j.cfg), schedule(j.cfg), rule(j.cfg), c); err != nil {
 		return nil, err
 	}
+	t.view = &viewer{comm: c, tape: t.engine.Tape(), model: t.model, diffusion: j.diffusion}
+	t.view.c, t.view.h, t.view.w = j.train.Shape()
+	t.keeper = t.newKeeper()
+	if j.resume == nil {
+		return t, nil
+	}
+	if err := j.resume.folder.Load(ctx, t.engine.Optimizer(), c); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
 	return t, nil
 }
 
+// close ends a checkpoint that was begun and will not appear, and the engine.
+func (t *trainer) close() error { return errors.Join(t.keeper.saver.Close(), t.engine.Close()) }
+
 // train is the loop: forward, backward while gradients are being reduced, step.
 func (t *trainer) train(ctx context.Context) error {
-	last, start := t.cfg.Run.Steps, time.Now()
-	for step := 1; step <= last; step++ {
+	last, begin := t.cfg.Run.Steps, time.Now()
+	for step := t.start() + 1; step <= last; step++ {
 		began := time.Now()
 		t.engine.Tape().ResetPeak()
 		for micro := range t.cfg.GradientAccumulationSteps {
@@ -75,18 +91,27 @@ func (t *trainer) train(ctx context.Context) error {
 		if err := t.reportBreakdown(ctx, step); err != nil {
 			return err
 		}
-		stop, err := t.agreeToStop(ctx)
+		v, err := t.vote(ctx)
 		if err != nil {
 			return err
 		}
-		if stop {
+		if v.stop {
 			last = step
 		}
-		if err := t.look(ctx, step, step == last); err != nil {
+		// A run that is told to stop may not be given the time for pictures.
+		if err := t.keep(ctx, step, v.stop, !v.writing); err != nil {
+			return err
+		}
+		if !v.hurry {
+			if err := t.look(ctx, step, step == last); err != nil {
+				return err
+			}
+		}
+		if err := t.keep(ctx, step, step == last, !v.writing); err != nil {
 			return err
 		}
 	}
-	return t.finish(last, time.Since(start))
+	return t.finish(ctx, last, time.Since(begin))
 }
 
 // forward computes the loss of micro-batch micro of this rank. Everything
@@ -137,37 +162,32 @@ func (t *trainer) step(ctx context.Context) (engine.Result, error) {
 	return t.engine.Step(ctx)
 }
 
-// agreeToStop tells every rank whether any has been asked to stop, so that all
-// leave after the same step.
-func (t *trainer) agreeToStop(ctx context.Context) (bool, error) {
+// ballot is what the ranks decide together after a step.
+type ballot struct {
+	stop    bool // someone was asked to end the run
+	hurry   bool // and to do it soon
+	writing bool // someone still writes a checkpoint
+}
+
+// vote tells every rank what any has to say, so that all do the same.
+func (t *trainer) vote(ctx context.Context) (ballot, error) {
+	const stop, hurry, writing = 1, 2, 4
 	w := t.comm.Size()
 	mine, all := t.votes[w:], t.votes[:w]
-	mine[0] = 0
+	bits := 0
 	if t.stop.Load() {
-		mine[0] = 1
+		bits |= stop
 	}
-	err := t.gather(ctx, "votes to stop", evenly(w, w), dtype.Buffer{DType: dtype.F64, F64: mine}, dtype.Buffer{DType: dtype.F64, F64: all})
+	if t.hurry.Load() {
+		bits |= hurry
+	}
+	if !t.keeper.written() {
+		bits |= writing
+	}
+	mine[0] = float64(bits)
+	err := gather(ctx, t.comm, "votes", evenly(w, w), dtype.Buffer{DType: dtype.F64, F64: mine}, dtype.Buffer{DType: dtype.F64, F64: all})
 	for _, v := range all {
-		if v != 0 {
-			return true, err
-		}
+		bits |= int(v)
 	}
-	return false, err
-}
-
-// gather collects every rank's part of all.
-func (t *trainer) gather(ctx context.Context, name string, bounds []int, part, all dtype.Buffer) error {
-	return comm.Do(ctx, t.comm, &comm.Op{
-		Kind: comm.AllGather, Bounds: bounds, Send: part, Recv: all,
-		Sig: comm.Signature{Name: name, Bucket: -1},
-	})
-}
-
-// evenly splits n items over the ranks: rank r has [bounds[r], bounds[r+1]).
-func evenly(n, world int) []int {
-	bounds := make([]int, world+1)
-	for r := range bounds {
-		bounds[r] = n * r / world
-	}
-	return bounds
+	return ballot{stop: bits&stop != 0, hurry: bits&hurry != 0, writing: bits&writing != 0}, err
 }

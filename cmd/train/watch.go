@@ -145,7 +145,7 @@ func (t *trainer) reportBreakdown(ctx context.Context, step int) error {
 	t.times.all = resize(t.times.all, n*w)
 	mine := dtype.Buffer{DType: dtype.F64, F64: t.times.take()}
 	all := dtype.Buffer{DType: dtype.F64, F64: t.times.all}
-	if err := t.gather(ctx, "times of the phases", evenly(n*w, w), mine, all); err != nil || t.comm.Rank() != 0 {
+	if err := gather(ctx, t.comm, "times of the phases", evenly(n*w, w), mine, all); err != nil || t.comm.Rank() != 0 {
 		return err
 	}
 	var events []monitor.Event

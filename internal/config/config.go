@@ -204,6 +204,8 @@ type Diffusion struct {
 	SampleSteps       int     `key:"sample_steps"`
 	Eta               float64 `key:"eta"`
 	ClipSample        bool    `key:"clip_sample"`
+	EMADecay          float64 `key:"ema_decay"` // 0: no moving average
+	EMARamp           bool    `key:"ema_ramp"`
 }
 
 // Data is the section [data].
@@ -227,6 +229,10 @@ type Run struct {
 	EvalSamples int    `key:"eval_samples"`
 	SampleEvery int    `key:"sample_every"` // steps; 0: only at the end
 	SampleCount int    `key:"sample_count"` // pictures in a grid; 0: no grids
+
+	CheckpointEvery int  `key:"checkpoint_every"` // steps; 0: only at the end
+	CheckpointKeep  int  `key:"checkpoint_keep"`  // 0: all
+	CheckpointAsync bool `key:"checkpoint_async"`
 }
 
 // Comm is the section [comm].

@@ -41,6 +41,8 @@ func diffusionKeys() []Key {
 		{Path: "diffusion.sampler", Kind: Enum, Allowed: []string{"ddpm", "ddim"}, Default: "ddpm", Doc: "How pictures are made. ddim needs fewer steps, and a well trained network."},
 		{Path: "diffusion.sample_steps", Kind: Int, Range: atLeast(1), Derived: "250, or `diffusion.num_train_timesteps` if that is less", Doc: "Steps of the sampler, at most num_train_timesteps."},
 		{Path: "diffusion.eta", Kind: Float, Range: between(0, 1), Default: 0.0, Doc: "Noise of ddim: 0 none, 1 as much as ddpm."},
+		{Path: "diffusion.ema_decay", Kind: Float, Range: below(0, 1), Default: 0.0, Doc: "Keep an exponential moving average of the weights with this decay, for instance 0.999, in 4 more bytes a parameter over all ranks; grids, held-out loss and the saved network use it. 0: none."},
+		{Path: "diffusion.ema_ramp", Kind: Bool, Default: true, Doc: "Let the average follow quickly at first: the decay of step s is at most (1+s)/(10+s)."},
 		{Path: "diffusion.clip_sample", Kind: Bool, Default: true, Doc: "Clip the predicted picture to [−1, 1] at each step of the sampler."},
 	}
 }
@@ -67,6 +69,9 @@ func runKeys() []Key {
 		{Path: "run.eval_every", Kind: Int, Range: atLeast(0), Default: 200, Doc: "Held-out loss every so many steps; 0 is only at the end."},
 		{Path: "run.eval_samples", Kind: Int, Range: atLeast(1), Default: 256, Doc: "Held-out samples of one evaluation."},
 		{Path: "run.sample_every", Kind: Int, Range: atLeast(0), Default: 200, Doc: "A grid of generated pictures every so many steps; 0 is only at the end."},
+		{Path: "run.checkpoint_every", Kind: Int, Range: atLeast(0), Default: 0, Doc: "A checkpoint every so many steps; 0 is only at the end, or when the run is stopped."},
+		{Path: "run.checkpoint_keep", Kind: Int, Range: atLeast(0), Default: 2, Doc: "Checkpoints that stay, the newest ones; 0 is all. Older ones are deleted when a new one is safe."},
+		{Path: "run.checkpoint_async", Kind: Bool, Default: true, Doc: "Write checkpoints off a copy while the training goes on. The copy takes the memory of the optimizer state once more."},
 		{Path: "run.sample_count", Kind: Int, Range: between(0, 4096), Default: 16, Doc: "Pictures in a grid; 0 is no grids."},
 	}
 }

@@ -37,16 +37,19 @@ func (p *Process) Draw(n *Noisy, b *data.Batch, seed uint64, step int) {
 	}
 }
 
-// DrawFixed is Draw for evaluation: picture i of b, number first+i of count in
-// all, always has the same noise, and the timestep (first+i+½)·T/count, rounded
+// FixedTimestep is the timestep of held-out picture i of count, (i+½)·T/count rounded
 // down: spread evenly over the schedule.
+func (p *Process) FixedTimestep(i, count int) int { return (2*i + 1) * p.Len() / (2 * count) }
+
+// DrawFixed is Draw for evaluation: picture i of b, number first+i of count in
+// all, always has the same noise and the timestep FixedTimestep(first+i, count).
 func (p *Process) DrawFixed(n *Noisy, b *data.Batch, first, count int) {
 	batch, all := len(b.Positions), len(b.Pixels)
 	n.resize(batch, all)
 	size := all / batch
 	for i := range batch {
 		framework.NewStream(0, 0, first+i, "held-out noise").FillNorm(n.Noise[i*size : (i+1)*size])
-		p.noise(n, i, size, b.Pixels, (2*(first+i)+1)*p.Len()/(2*count))
+		p.noise(n, i, size, b.Pixels, p.FixedTimestep(first+i, count))
 	}
 }
 

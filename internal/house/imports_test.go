@@ -26,6 +26,8 @@ var mayImport = map[string][]string{
 	"zero/comm":            {"dtype", "internal/kernel"},
 	"zero/engine":          {"dtype", "framework", "zero", "zero/comm"},
 	"zero/solver":          {"dtype", "internal/kernel", "zero", "zero/comm"},
+	"zero/checkpoint":      {"dtype", "internal/kernel", "internal/safetensors", "zero", "zero/comm"},
+	"internal/evaluate":    {"framework"},
 	"data":                 {"framework"},
 }
 

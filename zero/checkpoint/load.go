@@ -31,7 +31,7 @@ func (f *Folder) load(ctx context.Context, opt *zero.Optimizer, c comm.Communica
 	}
 	err := opt.AtBoundary()
 	if err == nil {
-		err = f.fits(opt)
+		err = f.Fits(opt.Params(), opt.StateNames)
 	}
 	if err == nil {
 		err = f.Verify()
@@ -46,13 +46,15 @@ func (f *Folder) load(ctx context.Context, opt *zero.Optimizer, c comm.Communica
 	return opt.Resume(ctx, f.manifest.Progress)
 }
 
-// fits returns an error with the differences between the checkpoint and opt, the
-// first ones when there are many.
-func (f *Folder) fits(opt *zero.Optimizer) error {
+// Fits returns an error with the differences, the first ones when there are many,
+// between the checkpoint's parameters and those of a model, of which names, shapes and
+// Frozen count; states names the states of parameter i. Load asks it too; a caller can
+// ask before it makes an optimizer.
+func (f *Folder) Fits(params []zero.Param, states func(i int) []string) error {
 	var wrong []string
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	here := map[string]bool{}
-	for i, p := range opt.Params() {
+	for i, p := range params {
 		here[p.Name] = true
 		saved, ok := f.Param(p.Name)
 		switch {
@@ -62,8 +64,8 @@ func (f *Folder) fits(opt *zero.Optimizer) error {
 			add("parameter %q has shape %v there and %v here", p.Name, saved.Shape, p.Shape)
 		case saved.Frozen != p.Frozen:
 			add("parameter %q is %s there and %s here", p.Name, trained(saved.Frozen), trained(p.Frozen))
-		case !sameNames(saved.States, opt.StateNames(i)):
-			add("parameter %q has the optimizer states %q there and %q here", p.Name, saved.States, opt.StateNames(i))
+		case !sameNames(saved.States, states(i)):
+			add("parameter %q has the optimizer states %q there and %q here", p.Name, saved.States, states(i))
 		}
 	}
 	for _, p := range f.manifest.Params {
