@@ -48,7 +48,7 @@ func (e *WeightsError) Error() string {
 // the names that attention layers had in old releases, and widened to fp32. If
 // names or shapes do not fit, the error is a *WeightsError with all of them.
 func LoadDiffusers(dir string) (*UNet2DModel, error) {
-	cfg, err := readConfig(filepath.Join(dir, configFile))
+	cfg, err := ReadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,10 @@ func LoadDiffusers(dir string) (*UNet2DModel, error) {
 	return build(cfg, s), nil
 }
 
-func readConfig(path string) (Config, error) {
+// ReadConfig reads the config.json of a folder that diffusers' save_pretrained (or
+// SaveDiffusers) wrote.
+func ReadConfig(dir string) (Config, error) {
+	path := filepath.Join(dir, configFile)
 	f, err := os.Open(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("model folder: %w", err)

@@ -11,8 +11,12 @@ import (
 // commands are the words that may stand in front of the flags; without one, train
 // trains.
 var commands = map[string]func(args []string, stdout, stderr io.Writer) error{
-	"config": configCommand,
-	"plan":   planCommand,
+	"config":  configCommand,
+	"eval":    evalCommand,
+	"export":  exportCommand,
+	"inspect": inspectCommand,
+	"plan":    planCommand,
+	"sample":  sampleCommand,
 }
 
 // dispatch runs the command that args name.

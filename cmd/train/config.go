@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 
@@ -18,20 +17,15 @@ func configCommand(args []string, stdout, stderr io.Writer) error {
 	var list, show bool
 	var path string
 	var sets repeated
-	f := flag.NewFlagSet("train config", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // errors are printed once, by run
+	f := newFlags("config")
 	f.BoolVar(&list, "list", false, "list the configuration keys, those that hold a word if one is given")
 	f.BoolVar(&show, "show", false, "print the effective configuration, with every default filled in")
 	f.StringVar(&path, "config", "", "configuration `file`, for -show")
 	f.Var(&sets, "set", "`key=value` overrides a configuration key, for -show; may be repeated")
-	err := f.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		f.SetOutput(stderr)
-		f.Usage()
+	if err := parseArgs(f, args, stderr); err != nil {
 		return err
-	case err != nil:
-		return usageError{fmt.Errorf("%w (train config -help lists the flags)", err)}
+	}
+	switch {
 	case list == show:
 		return usageError{errors.New("train config wants -list or -show: -list [WORD], or -show -config FILE")}
 	case list:

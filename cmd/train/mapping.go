@@ -17,7 +17,11 @@ func checks() []config.Check {
 	return []config.Check{
 		{Section: "model", Run: func(c *config.Config) error {
 			m := modelConfig(c)
-			return prefixed("model", m.Validate())
+			if err := prefixed("model", m.Validate()); err != nil {
+				return err
+			}
+			_, err := pretrained(c)
+			return err
 		}},
 		{Section: "diffusion", Run: func(c *config.Config) error {
 			if _, err := newDiffusion(c); err != nil {
@@ -85,9 +89,18 @@ func modelConfig(c *config.Config) unet.Config {
 	return u
 }
 
-// newModel builds the network with its checkpointing.
+// newModel builds the network with its first weights and its checkpointing.
 func newModel(c *config.Config) (*unet.UNet2DModel, error) {
-	model, err := unet.New(modelConfig(c), c.Run.Seed)
+	dir, err := pretrained(c)
+	if err != nil {
+		return nil, err
+	}
+	var model *unet.UNet2DModel
+	if dir != "" {
+		model, err = unet.LoadDiffusers(dir)
+	} else {
+		model, err = unet.New(modelConfig(c), c.Run.Seed)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ func modelKeys() []Key {
 		{Path: "model.downsample_padding", Kind: Int, Range: between(0, 1), Default: 1, Doc: "1: pad all around; 0: pad below and to the right."},
 		{Path: "model.resnet_time_scale_shift", Kind: Enum, Allowed: []string{"default", "scale_shift"}, Default: "default", Doc: "default: the time embedding is added; scale_shift: it scales and shifts."},
 		{Path: "model.act_fn", Kind: Enum, Allowed: []string{"silu", "swish"}, Default: "silu", Doc: "The activation function; both names mean the same one."},
+		{Path: "model.from_pretrained", Kind: String, Default: "", Doc: "A folder of diffusers (of a UNet2DModel, or of a pipeline with one) whose weights the training begins with; its network must be the configured one. A resumed training has weights of its own."},
 		{Path: "model.activation_checkpointing.mode", Kind: Enum, Allowed: []string{"none", "reentrant", "non_reentrant"}, Default: "none",
 			Doc: "Keep all activations, or compute those of a segment again in the backward pass; the two manners are those of PyTorch's use_reentrant."},
 		{Path: "model.activation_checkpointing.segments", Kind: Int, Range: atLeast(0), Default: 0, Doc: "Segments the network is cut into; 0 makes every step of it one."},

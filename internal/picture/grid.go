@@ -48,6 +48,16 @@ func Grid(path string, images []float32, n, c, h, w, columns int) error {
 	return write(path, func(f io.Writer) error { return png.Encode(f, img) })
 }
 
+// Single writes one picture, [c,h,w] as in Grid, pixel for pixel.
+func Single(path string, pixels []float32, c, h, w int) error {
+	if len(pixels) != c*h*w || c != 1 && c != 3 {
+		panic(fmt.Sprintf("picture: %d elements for a picture of %dx%dx%d", len(pixels), c, h, w))
+	}
+	img := image.NewRGBA(image.Rect(0, 0, w, h))
+	paint(img, pixels, c, h, w, 1)
+	return write(path, func(f io.Writer) error { return png.Encode(f, img) })
+}
+
 // paint draws one picture over the whole of dst.
 func paint(dst *image.RGBA, pixels []float32, c, h, w, scale int) {
 	plane, at := h*w, dst.Bounds().Min
