@@ -34,6 +34,7 @@ type job struct {
 	train       data.Dataset
 	heldOut     data.Dataset
 	out         string
+	lock        *os.File    // of the output folder
 	resume      *resumption // nil: a new training
 
 	stdout io.Writer
@@ -80,7 +81,7 @@ func prepare(o options, stdout, stderr io.Writer) (*job, error) {
 		return nil, usageError{err}
 	}
 	if err := j.settle(o, stderr); err != nil {
-		return nil, usageError{errors.Join(err, j.resume.close())}
+		return nil, usageError{errors.Join(err, j.release())}
 	}
 	return j, nil
 }
@@ -109,12 +110,27 @@ func (j *job) settle(o options, stderr io.Writer) (err error) {
 	// nothing to lose but what this run will write again.
 	if j.resume != nil && j.resume.own || j.resume == nil && o.resume == "auto" && isRun(j.cfg.Run.Out) {
 		j.out = j.cfg.Run.Out
+		if j.lock, err = lock(j.out); err != nil {
+			return err
+		}
 		return saveConfig(j.cfg, j.out)
 	}
 	if err := checkMonitor(j.cfg); err != nil {
 		return err
 	}
-	j.out, err = makeOut(j.cfg, o.out != "")
+	if j.out, err = makeOut(j.cfg, o.out != ""); err != nil {
+		return err
+	}
+	j.lock, err = lock(j.out)
+	return err
+}
+
+// release closes what prepare has opened.
+func (j *job) release() error {
+	err := j.resume.close()
+	if j.lock != nil {
+		err = errors.Join(err, j.lock.Close())
+	}
 	return err
 }
 
@@ -200,7 +216,7 @@ func saveConfig(c *config.Config, dir string) error {
 
 // run starts the ranks and returns when all have ended.
 func (j *job) run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, j.resume.close()) }()
+	defer func() { err = errors.Join(err, j.release()) }()
 	if done := j.start(); done >= j.cfg.Run.Steps {
 		_, err := fmt.Fprintf(j.stdout, "nothing to do: %s is at step %d, and run.steps = %d; -steps N trains on\n", j.resume.folder.Path(), done, j.cfg.Run.Steps)
 		return err

@@ -222,6 +222,22 @@ func TestResumeRefusals(t *testing.T) {
 	}
 }
 
+func TestARunHasOneProcess(t *testing.T) {
+	out := trainTiny(t, "-steps", "1")
+	other, err := lock(out)
+	if err != nil || other == nil {
+		t.Skipf("no locks here: %v", err)
+	}
+	code, _, stderr := command("-resume", "auto", "-out", out, "-steps", "2")
+	if code != exitUsage || !strings.Contains(stderr, "another process is training there") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	goOn(t, out, "-steps", "2")
+}
+
 func TestCheckpointsThatAreKept(t *testing.T) {
 	out := trainTiny(t, "-steps", "7", "-set", "run.checkpoint_every=2", "-set", "run.checkpoint_keep=3")
 	all, err := checkpoint.List(filepath.Join(out, checkpointsDir))

@@ -22,7 +22,6 @@ type drawing struct {
 	seed            uint64
 	sampler         string
 	eta             float64
-	given           map[string]bool
 }
 
 func (d *drawing) register(f *flag.FlagSet, n int) {
