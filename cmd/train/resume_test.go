@@ -65,13 +65,17 @@ func goOn(t *testing.T, out string, args ...string) (stdout, stderr string) {
 // A training of 64 pictures in batches of 8 is stopped in its second pass over them,
 // at steps that it evaluates at anyway: a stop adds a look at the network, no more.
 func TestResumedIsAsNeverStopped(t *testing.T) {
-	for _, dtype := range []string{"", "bf16", "fp16"} {
+	dtypes, worlds := []string{"", "bf16", "fp16"}, []string{"1", "2", "4"}
+	if testing.Short() {
+		dtypes, worlds = []string{"bf16"}, []string{"4"}
+	}
+	for _, dtype := range dtypes {
 		args := slices.Clone(average)
 		if dtype != "" {
 			args = append(args, "-set", dtype+".enabled=true")
 		}
 		want := everything(t, trainTiny(t, append(args, "-steps", "13", "-world", "2")...), 13)
-		for _, world := range []string{"1", "2", "4"} {
+		for _, world := range worlds {
 			for _, async := range []string{"true", "false"} {
 				out := trainTiny(t, append(args, "-steps", "10", "-world", "2", "-set", "run.checkpoint_every=3", "-set", "run.checkpoint_async="+async)...)
 				stage := fmt.Sprintf("zero_optimization.stage=%d", len(world+async)%3)

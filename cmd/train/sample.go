@@ -12,6 +12,8 @@ import (
 
 	"github.com/zerogap/zerogap/internal/picture"
 	"github.com/zerogap/zerogap/internal/progress"
+	"github.com/zerogap/zerogap/internal/safetensors"
+	"github.com/zerogap/zerogap/unet"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/local"
 )
@@ -96,12 +98,13 @@ func (d *drawing) draw(ctx context.Context, net *network, stderr io.Writer) (pic
 func sampleCommand(args []string, stdout, stderr io.Writer) error {
 	var n networkFlags
 	var d drawing
-	var out, files string
+	var out, files, noise string
 	f := newFlags("sample")
 	n.register(f)
 	d.register(f, 64)
 	f.StringVar(&out, "out", "samples.png", "`file` of the grid, a PNG")
 	f.StringVar(&files, "files", "", "`folder` for each picture as a PNG of its own, too")
+	f.StringVar(&noise, "noise", "", "safetensors `file` for the noise that the pictures are made of, so that another program can draw the same: start, and step.I of each step that adds some, [N,C,H,W]")
 	if err := parseFlags(f, args, stderr); err != nil {
 		return err
 	}
@@ -110,7 +113,7 @@ func sampleCommand(args []string, stdout, stderr io.Writer) error {
 		err = d.apply(f, net)
 	}
 	if err == nil {
-		err = writable(filepath.Dir(out), files)
+		err = writable(filepath.Dir(out), files, dirOf(noise))
 	}
 	if err != nil {
 		return usageError{err}
@@ -124,6 +127,11 @@ func sampleCommand(args []string, stdout, stderr io.Writer) error {
 	if err := picture.Grid(out, all, d.n, c, h, w, columns(d.n)); err != nil {
 		return err
 	}
+	if noise != "" {
+		if err := safetensors.Write(noise, d.noise(net, c, h, w), nil); err != nil {
+			return err
+		}
+	}
 	said := out
 	if files != "" {
 		for i := range d.n {
@@ -136,6 +144,33 @@ func sampleCommand(args []string, stdout, stderr io.Writer) error {
 	}
 	_, err = fmt.Fprintf(stdout, "%d pictures of %s, %s in %d steps, seed %d: %s\n", d.n, net.describe(), net.cfg.Diffusion.Sampler, net.cfg.Diffusion.SampleSteps, d.seed, said)
 	return err
+}
+
+// noise is what the pictures are made of.
+func (d *drawing) noise(net *network, c, h, w int) []safetensors.Tensor {
+	draw, size := unet.StreamNoise(d.seed), c*h*w
+	tensor := func(name string, step int) safetensors.Tensor {
+		all := make([]float32, d.n*size)
+		for i := range d.n {
+			draw(all[i*size:(i+1)*size], i, step)
+		}
+		return safetensors.Tensor{Name: name, Shape: []int{d.n, c, h, w}, Data: all}
+	}
+	tensors := []safetensors.Tensor{tensor("start", -1)}
+	for i := range net.diffusion.Sampler.Timesteps() {
+		if net.diffusion.Sampler.NeedsNoise(i) {
+			tensors = append(tensors, tensor(fmt.Sprintf("step.%d", i), i))
+		}
+	}
+	return tensors
+}
+
+// dirOf is the folder of a file that may not be asked for.
+func dirOf(file string) string {
+	if file == "" {
+		return ""
+	}
+	return filepath.Dir(file)
 }
 
 // writable makes the folders that are named, so that what cannot be written is known

@@ -98,9 +98,10 @@ func (t *trainer) train(ctx context.Context) error {
 		if v.stop {
 			last = step
 		}
-		// A run that is told to stop may not be given the time for pictures.
-		if err := t.keep(ctx, step, v.stop, !v.writing); err != nil {
-			return err
+		if v.stop { // it may not be given the time for pictures
+			if err := t.keep(ctx, step, true, !v.writing); err != nil {
+				return err
+			}
 		}
 		if !v.hurry {
 			if err := t.look(ctx, step, step == last); err != nil {

@@ -13,6 +13,7 @@ import (
 var packages = map[string]string{
 	"zero": "zero", "cases": "zero/cases", "gated": "zero/comm/gated", "local": "zero/comm/local", "engine": "zero/engine",
 	"framework": "framework", "config": "internal/config", "train": "cmd/train",
+	"checkpoint": "zero/checkpoint",
 }
 
 // TestContractsHaveTests: every row of docs/contracts.md names a test, and every
