@@ -183,7 +183,7 @@ type Model struct {
 	DownsamplePadding    int      `key:"downsample_padding"`      // 0, 1
 	ResnetTimeScaleShift string   `key:"resnet_time_scale_shift"` // default, scale_shift
 	ActFn                string   `key:"act_fn"`                  // silu, swish (the same)
-	FromPretrained       string   `key:"from_pretrained"` // "": fresh weights
+	FromPretrained       string   `key:"from_pretrained"`         // "": fresh weights
 
 	ActivationCheckpointing ActivationCheckpointing `key:"activation_checkpointing"`
 }

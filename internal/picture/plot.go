@@ -25,6 +25,7 @@ const (
 // palette is safe for the usual kinds of colour blindness (Okabe and Ito, 2008).
 var palette = [...]color.RGBA{
 	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {230, 159, 0, 255},
+	{86, 180, 233, 255}, {153, 153, 51, 255}, {136, 34, 85, 255},
 }
 
 // Curve is one series of a plot.
@@ -42,34 +43,58 @@ type Curve struct {
 // axis. Values that are not finite or not positive have no place on it; the
 // line is broken there. A plot without any value has empty axes.
 func LossPlot(path, title string, curves ...Curve) error {
-	p := plot.New()
-	e := emptyExtent()
-	for _, c := range curves {
-		if len(c.X) != len(c.Y) {
-			panic(fmt.Sprintf("picture: curve %q has %d steps and %d values", c.Name, len(c.X), len(c.Y)))
-		}
-		e.include(c)
-	}
-	style(p, title)
-	e.apply(p)
-	p.Add(grid())
-	for i, c := range curves {
-		if err := addCurve(p, c, palette[i%len(palette)]); err != nil {
+	return Panels(path, Panel{Title: title, X: "step", Y: "loss", Curves: curves})
+}
+
+// Panel is one plot of several in a picture.
+type Panel struct {
+	Title, X, Y string // of the plot and its axes
+	Curves      []Curve
+}
+
+// Panels writes a PNG file with plots below each other, with axes as in LossPlot.
+func Panels(path string, panels ...Panel) error {
+	height := plotHeight * vg.Length(len(panels))
+	canvas := vgimg.NewWith(vgimg.UseWH(plotWidth, height), vgimg.UseDPI(plotDPI))
+	for i, panel := range panels {
+		p, err := panel.plot()
+		if err != nil {
 			return fmt.Errorf("plot %s: %w", path, err)
 		}
+		below := plotHeight * vg.Length(len(panels)-1-i)
+		above := -plotHeight * vg.Length(i)
+		p.Draw(draw.Crop(draw.New(canvas), margin, -2*margin, below+margin, above-margin))
 	}
-	canvas := vgimg.NewWith(vgimg.UseWH(plotWidth, plotHeight), vgimg.UseDPI(plotDPI))
-	p.Draw(draw.Crop(draw.New(canvas), margin, -2*margin, margin, -margin))
 	return write(path, func(f io.Writer) error {
 		_, err := vgimg.PngCanvas{Canvas: canvas}.WriteTo(f)
 		return err
 	})
 }
 
-func style(p *plot.Plot, title string) {
-	p.Title.Text, p.Title.Padding = title, 8
+func (panel Panel) plot() (*plot.Plot, error) {
+	p := plot.New()
+	e := emptyExtent()
+	for _, c := range panel.Curves {
+		if len(c.X) != len(c.Y) {
+			panic(fmt.Sprintf("picture: curve %q has %d steps and %d values", c.Name, len(c.X), len(c.Y)))
+		}
+		e.include(c)
+	}
+	style(p, panel)
+	e.apply(p)
+	p.Add(grid())
+	for i, c := range panel.Curves {
+		if err := addCurve(p, c, palette[i%len(palette)]); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func style(p *plot.Plot, panel Panel) {
+	p.Title.Text, p.Title.Padding = panel.Title, 8
 	sansSerif(&p.Title.TextStyle, 14)
-	p.X.Label.Text, p.Y.Label.Text = "step", "loss"
+	p.X.Label.Text, p.Y.Label.Text = panel.X, panel.Y
 	p.Y.Scale = plot.LogScale{}
 	p.Y.Tick.Marker = plot.TickerFunc(logTicks)
 	p.X.Tick.Marker = plot.TickerFunc(stepTicks)
@@ -245,6 +270,7 @@ func logTicks(lo, hi float64) []plot.Tick {
 	first, last := int(math.Floor(math.Log10(lo))), int(math.Ceil(math.Log10(hi)))
 	every := 1 + (last-first)/12
 	var ticks []plot.Tick
+	labels := 0
 	for k := first; k <= last; k++ {
 		for m := 1; m < 10; m++ {
 			v, err := strconv.ParseFloat(fmt.Sprintf("%de%d", m, k), 64)
@@ -257,8 +283,14 @@ func logTicks(lo, hi float64) []plot.Tick {
 			}
 			if t.Label != "" || every == 1 {
 				ticks = append(ticks, t)
+				if t.Label != "" {
+					labels++
+				}
 			}
 		}
+	}
+	if labels < 2 { // a narrow range
+		return stepTicks(lo, hi)
 	}
 	return ticks
 }
