@@ -44,8 +44,11 @@ type job struct {
 	monitors []monitor.Writer
 	web      *web.Server // one of the monitors; nil without -web
 	comms    *commsLog   // nil without comms_logger
-	progress *progress.Line
-	curves   curves
+	// flopsFile is where the FLOPs profile goes, nil for the standard output.
+	flopsFile        *os.File
+	profiled, traced bool // done, as asked for
+	progress         *progress.Line
+	curves           curves
 }
 
 // prepare reads and checks everything that can be wrong before work starts, and

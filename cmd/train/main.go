@@ -1,6 +1,6 @@
 // Command train trains a diffusion UNet with the ZeRO optimizer.
 //
-//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0]
+//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0] [-trace STEP]
 //	train config -list [WORD] | -show -config configs/zero2.toml [-set key=value]...
 //	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json]
 //
@@ -50,6 +50,7 @@ type options struct {
 	quiet   bool
 	web     string
 	profile string
+	trace   int
 }
 
 // repeated is a flag that may be given more than once.
@@ -99,6 +100,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.BoolVar(&o.quiet, "quiet", false, "print only warnings and errors")
 	f.StringVar(&o.web, "web", "", "serve a page with live curves and samples at `address` on this machine, such as :8080, or :0 for a free port")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to `file`, for go tool pprof")
+	f.IntVar(&o.trace, "trace", 0, "write a trace of optimizer step `STEP` of all ranks, instead of run.trace_step, to trace.json in the output folder, for https://ui.perfetto.dev")
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -119,6 +121,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			o.sets = append(o.sets, fmt.Sprintf("run.steps=%d", o.steps))
 		case "out":
 			o.sets = append(o.sets, fmt.Sprintf("run.out=%q", o.out))
+		case "trace":
+			o.sets = append(o.sets, fmt.Sprintf("run.trace_step=%d", o.trace))
 		case "world":
 			o.sets = append(o.sets, fmt.Sprintf("comm.world=%d", o.world))
 		}

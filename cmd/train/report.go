@@ -94,7 +94,12 @@ func (j *job) openMonitors() error {
 			return err
 		}
 	}
-	return j.openCommsLog()
+	if err := j.openCommsLog(); err != nil {
+		return err
+	}
+	var err error
+	j.flopsFile, err = j.profileFile()
+	return err
 }
 
 // title names the run on plots and pages.
@@ -111,7 +116,7 @@ func (j *job) closeMonitors() error {
 }
 
 func (j *job) closeReports() error {
-	err := errors.Join(j.progress.Close(), j.closeMonitors())
+	err := errors.Join(j.closeInspection(), j.progress.Close(), j.closeMonitors())
 	table, commsErr := j.comms.close()
 	if table != "" {
 		_, printErr := fmt.Fprintf(j.stdout, "\n%s", table)
@@ -219,6 +224,9 @@ func (j *job) describeOutput() string {
 	}
 	if j.cfg.TensorBoard.Enabled {
 		parts += ", tensorboard"
+	}
+	if j.traced {
+		parts += ", trace.json"
 	}
 	if grids, _ := os.ReadDir(filepath.Join(j.out, "samples")); len(grids) > 0 {
 		parts += ", samples/" + grids[len(grids)-1].Name()

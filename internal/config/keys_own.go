@@ -68,6 +68,7 @@ func runKeys() []Key {
 		{Path: "run.eval_samples", Kind: Int, Range: atLeast(1), Default: 256, Doc: "Held-out samples of one evaluation."},
 		{Path: "run.sample_every", Kind: Int, Range: atLeast(0), Default: 200, Doc: "A grid of generated pictures every so many steps; 0 is only at the end."},
 		{Path: "run.sample_count", Kind: Int, Range: between(0, 4096), Default: 16, Doc: "Pictures in a grid; 0 is no grids."},
+		{Path: "run.trace_step", Kind: Int, Range: atLeast(0), Default: 0, Doc: "Write a trace of this step, counted from 1, to trace.json in the folder of the run; 0 is none. See docs/profiling.md."},
 	}
 }
 
