@@ -69,13 +69,19 @@ func (t *Trace) On() bool {
 	return t.on
 }
 
-// End stops collecting and returns the events as a JSON list, which other processes
-// can be sent. Times count from the epoch.
+// rankTrace is what ranks send each other.
+type rankTrace struct {
+	Origin int64   `json:"origin"` // in nanoseconds since the epoch; events count from it
+	Events []Event `json:"events"`
+}
+
+// End stops collecting and returns the events as JSON, for WriteTrace in this process
+// or another.
 func (t *Trace) End() (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.on = false
-	text, err := json.Marshal(t.events)
+	text, err := json.Marshal(rankTrace{t.origin.UnixNano(), t.events})
 	t.events = nil
 	return string(text), err
 }
@@ -86,12 +92,13 @@ func (t *Trace) add(lane Lane, cat, name string, start time.Time, took time.Dura
 	if !t.on || start.Before(t.origin) {
 		return
 	}
-	ns := t.origin.UnixNano() + start.Sub(t.origin).Nanoseconds()
 	t.events = append(t.events, Event{
 		Name: name, Cat: cat, Phase: "X", Rank: t.rank, Lane: lane, Args: args,
-		Start: float64(ns/1000) + float64(ns%1000)/1000, Took: float64(took) / float64(time.Microsecond),
+		Start: microseconds(start.Sub(t.origin)), Took: microseconds(took),
 	})
 }
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // Phase adds a part of the step, from start until now.
 func (t *Trace) Phase(name string, start time.Time) {
@@ -122,20 +129,28 @@ func (t *Trace) Collective(r logged.Record) {
 		args["bucket"] = r.Sig.Bucket
 	}
 	if r.Began.After(r.Started) {
-		args["waited for its turn (us)"] = float64(r.Began.Sub(r.Started)) / float64(time.Microsecond)
+		args["waited for its turn (us)"] = microseconds(r.Began.Sub(r.Started))
 	}
 	t.add(Communication, "collective", name, r.Began, r.Time(), args)
 }
 
-// WriteTrace writes one trace of what End returned on each rank. It begins at time 0.
+// WriteTrace writes one trace of what End returned on each rank. It begins at time 0;
+// the clocks of ranks on different machines may differ.
 func WriteTrace(w io.Writer, ranks []string) error {
 	var all []Event
+	var origin int64 // of rank 0
 	for rank, text := range ranks {
-		var events []Event
-		if err := json.Unmarshal([]byte(text), &events); err != nil {
+		var r rankTrace
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
 			return fmt.Errorf("trace of rank %d: %w", rank, err)
 		}
-		all = append(all, events...)
+		if rank == 0 {
+			origin = r.Origin
+		}
+		for _, e := range r.Events {
+			e.Start += microseconds(time.Duration(r.Origin - origin))
+			all = append(all, e)
+		}
 	}
 	if len(all) == 0 {
 		return errors.New("trace without events: nothing was collected")

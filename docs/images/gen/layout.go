@@ -1,0 +1,4 @@
+package main
+
+func layout() (string, error)   { return "", nil }
+func gradient() (string, error) { return "", nil }
