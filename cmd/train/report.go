@@ -23,6 +23,9 @@ const (
 	heldOutLoss   = "Eval/Samples/held_out_loss"
 )
 
+// refresh is how often the live view follows the size of the terminal.
+const refresh = 250 * time.Millisecond
+
 // curves is what the plot at the end shows.
 type curves struct {
 	steps, loss, heldOutSteps, heldOut []float64
@@ -57,7 +60,7 @@ func (j *job) openReports() error {
 	}
 	j.progress = progress.New(progress.Options{
 		Out: j.stdout, Total: j.cfg.Run.Steps, Every: max(1, j.cfg.StepsPerPrint),
-		Quiet: j.quiet || j.cfg.StepsPerPrint == 0,
+		Quiet: j.quiet || j.cfg.StepsPerPrint == 0, Refresh: refresh,
 	})
 	return nil
 }
@@ -137,8 +140,10 @@ func (t *trainer) report(step int, r engine.Result, took time.Duration) error {
 	}
 	t.curves.steps = append(t.curves.steps, float64(step))
 	t.curves.loss = append(t.curves.loss, r.Loss)
+	_, peak := t.engine.Optimizer().Memory()
 	err := t.progress.Step(progress.Status{
 		Step: step, Samples: t.cfg.TrainBatchSize, Loss: r.Loss, Norm: r.Norm, LR: r.LR, Skipped: !r.Applied,
+		State: peak.Total(), Activations: t.peak,
 	})
 	if err != nil {
 		return err
@@ -159,7 +164,7 @@ func (t *trainer) reportHeldOut(step int, loss float64) error {
 	}
 	t.curves.heldOutSteps = append(t.curves.heldOutSteps, float64(step))
 	t.curves.heldOut = append(t.curves.heldOut, loss)
-	if err := t.progress.Printf("step %d: held-out loss %.4f", step, loss); err != nil {
+	if err := t.progress.HeldOut(step, loss); err != nil {
 		return err
 	}
 	return t.record(step, monitor.Event{Name: heldOutLoss, Value: loss})
