@@ -90,7 +90,11 @@ func (f *figure) event(e profile.Event, scale float64) {
 	}
 	x, w := left+e.Start*scale, max(e.Took*scale, 0.5)
 	y := top + float64(e.Rank)*rankH + float64(lane)*laneH
-	f.rect(x, y+2, w, laneH-4, fill, stroke, fmt.Sprintf("%s, %.3f ms", e.Name, e.Took/1000))
+	title := fmt.Sprintf("%s, %.2f ms", e.Name, e.Took/1000)
+	if lane == laneOps {
+		title = "" // there are too many
+	}
+	f.rect(x, y+2, w, laneH-4, fill, stroke, title)
 	label := strings.TrimPrefix(e.Name, "gradient bucket ")
 	if lane != laneOps && w > 6.2*float64(len(label)) {
 		f.text(x+w/2, y+laneH/2+4, 11, "middle", black, label)
