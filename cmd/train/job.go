@@ -48,6 +48,7 @@ type job struct {
 	flopsFile        *os.File
 	profiled, traced bool // done, as asked for
 	progress         *progress.Line
+	display          atomic.Pointer[progress.Line] // progress, for who does not wait for it
 	curves           curves
 }
 

@@ -132,7 +132,7 @@ func TestInterruptLeavesTheTerminalAlone(t *testing.T) {
 		}
 		return sent > 0
 	}, "-steps", "100000")
-	if code != 0 || !strings.Contains(shown, "as asked") {
+	if code != 0 || !strings.Contains(shown, "as asked") || strings.Count(shown, "train: stopping at the end") != 1 {
 		t.Errorf("exit code %d, shown:\n%q", code, shown)
 	}
 	checkTerminal(t, shown)

@@ -138,7 +138,7 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	defer onInterrupt(&j.stop, cancel, stderr)()
+	defer onInterrupt(&j.stop, cancel, func(text string) { j.notify(stderr, text) })()
 	if o.profile != "" {
 		f, err := os.Create(o.profile)
 		if err != nil {
@@ -156,9 +156,9 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 }
 
 // onInterrupt makes the first Ctrl-C or SIGTERM ask for a stop at the end of
-// the running step and the second end the run at once. The returned function
-// ends the watch.
-func onInterrupt(stop *atomic.Bool, cancel context.CancelCauseFunc, stderr io.Writer) func() {
+// the running step and the second end the run at once; notify tells the user so. The
+// returned function ends the watch.
+func onInterrupt(stop *atomic.Bool, cancel context.CancelCauseFunc, notify func(string)) func() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -173,7 +173,7 @@ func onInterrupt(stop *atomic.Bool, cancel context.CancelCauseFunc, stderr io.Wr
 					cancel(errors.New("interrupted"))
 					return
 				}
-				fmt.Fprintln(stderr, "\ntrain: stopping at the end of this step; once more stops at once")
+				notify("train: stopping at the end of this step; once more stops at once")
 			}
 		}
 	}()

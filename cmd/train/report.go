@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -62,6 +63,7 @@ func (j *job) openReports() error {
 		Out: j.stdout, Total: j.cfg.Run.Steps, Every: max(1, j.cfg.StepsPerPrint),
 		Quiet: j.quiet || j.cfg.StepsPerPrint == 0, Refresh: refresh,
 	})
+	j.display.Store(j.progress)
 	return nil
 }
 
@@ -126,6 +128,14 @@ func (j *job) closeReports() error {
 		err = errors.Join(err, printErr)
 	}
 	return errors.Join(err, commsErr)
+}
+
+// notify tells the user something in the middle of a run: above a live view, else on
+// stderr.
+func (j *job) notify(stderr io.Writer, text string) {
+	if d := j.display.Load(); d == nil || !d.Above(text) {
+		fmt.Fprintf(stderr, "\n%s\n", text)
+	}
 }
 
 // report shows and records a step, on rank 0.

@@ -173,6 +173,9 @@ func TestLiveView(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if l.Above("lost") {
+		t.Error("a display before the first step")
+	}
 	say("before")
 	steps(1, 50)
 	say("first\nof two lines")
@@ -180,6 +183,10 @@ func TestLiveView(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = append(want, "step 50: held-out loss 0.0300")
+	if !l.Above("a notice") {
+		t.Error("no display")
+	}
+	want = append(want, "a notice")
 	steps(51, 200)
 	for i := range 40 { // more than the terminal has lines
 		say(fmt.Sprintf("message %d", i))

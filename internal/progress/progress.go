@@ -213,6 +213,18 @@ func (l *Line) Warnf(format string, args ...any) error {
 	return l.err
 }
 
+// Above writes a message above the display on a terminal, and reports whether there is
+// one. What else writes to that terminal would be drawn over.
+func (l *Line) Above(message string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.block.text) == 0 {
+		return false
+	}
+	l.print(l.block.above(message+"\n", l.size()))
+	return true
+}
+
 // Close leaves the display as it stands and moves to the next line. It returns the
 // first error of all writes.
 func (l *Line) Close() error {
