@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/framework"
 	"github.com/zerogap/zerogap/unet"
 )
@@ -111,6 +112,27 @@ func TestSharedTensorsOfAttention(t *testing.T) {
 	want := framework.Work{MACs: (2 + 3 + 3) * one, FLOPs: 2*(2+3+3)*one + 5*scores}
 	if got, _ := work(seen, "Attention", framework.PassBackward); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// TestObserverAllocatesNothing: a pass that is watched allocates what one does that is
+// not.
+func TestObserverAllocatesNothing(t *testing.T) {
+	w, x, target := param("fc.weight", 4, 4), make([]float32, 8), make([]float32, 8)
+	var n int
+	allocations := func(o framework.Observer) float64 {
+		tape := framework.NewTape(framework.WithGradHook(func(*framework.Param, dtype.Buffer) error { return nil }))
+		tape.SetObserver(o)
+		return testing.AllocsPerRun(50, func() {
+			y := tape.SiLU(tape.Linear(tape.Input([]int{2, 4}, x), w.Value, nil))
+			if err := tape.Backward(tape.MSELoss(y, tape.Constant([]int{2, 4}, target)), 1); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	plain, seen := allocations(nil), allocations(func(framework.Execution) { n++ })
+	if seen != plain || n == 0 {
+		t.Errorf("%v allocations when watched, %v else; %d operations seen", seen, plain, n)
 	}
 }
 

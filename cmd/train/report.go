@@ -99,12 +99,17 @@ func (j *job) openMonitors() error {
 			return err
 		}
 	}
-	if err := j.openCommsLog(); err != nil {
+	var err error
+	if j.flopsFile, err = j.profileFile(); err != nil {
 		return err
 	}
-	var err error
-	j.flopsFile, err = j.profileFile()
-	return err
+	if err := j.openCommsLog(); err != nil {
+		if j.flopsFile != nil {
+			err = errors.Join(err, j.flopsFile.Close())
+		}
+		return err
+	}
+	return nil
 }
 
 // title names the run on plots and pages.
