@@ -22,10 +22,10 @@ func (t *Tape) Backward(loss *Tensor, seed float64) error {
 		return fmt.Errorf("backward from a tensor of shape %v: want a scalar loss", loss.shape)
 	}
 	t.running, t.hookErr = true, nil
-	defer func() {
-		t.running = false
+	defer func(module string) {
+		t.running, t.module = false, module
 		t.Reset()
-	}()
+	}(t.module)
 	if !loss.needGrad {
 		return nil // no parameter took part: every gradient is zero
 	}
@@ -60,7 +60,7 @@ func (t *Tape) runBackward(nodes []*node) error {
 			if n.seg != nil {
 				n.seg.replay(t)
 			}
-			t.runGradient(n)
+			t.performGradient(n)
 		}
 		t.release(n.out)
 		for _, x := range n.in {

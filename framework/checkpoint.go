@@ -69,7 +69,7 @@ func (t *Tape) reentrant(f func() *Tensor) *Tensor {
 	}
 	// needGrad is taken from the run itself: a segment whose inputs need no
 	// gradient still has parameters inside that do.
-	t.nodes = append(t.nodes, &node{name: "Checkpoint", op: &reentrantOp{f, y}, out: y})
+	t.nodes = append(t.nodes, &node{name: "Checkpoint", op: &reentrantOp{f, y}, out: y, module: t.module})
 	return y
 }
 
@@ -173,6 +173,7 @@ func (s *segment) replay(t *Tape) {
 		if _, own := n.op.(placesOutput); !own {
 			n.out.st = t.arena.get(n.out.dtype, n.out.Len())
 		}
-		t.run(n.op, n.out, n.in)
+		t.module = n.module
+		t.perform(n.name, n.op, n.out, n.in)
 	}
 }

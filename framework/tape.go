@@ -27,6 +27,8 @@ type node struct {
 	out  *Tensor
 	seg  *segment // outermost non-reentrant checkpoint it belongs to
 	name string
+	// module is the one that was entered when the operation was recorded.
+	module string
 }
 
 // Sample keys everything random inside a forward pass: dropout masks depend on
@@ -50,6 +52,9 @@ type Tape struct {
 	compute dtype.DType
 	hook    GradHook
 	sample  Sample
+
+	observer Observer // or nil
+	module   string   // entered last
 
 	arena *arena
 	nodes []*node
@@ -156,7 +161,7 @@ func (t *Tape) result(shape ...int) *Tensor { return t.alloc(t.compute, shape) }
 
 // record runs the operation and, when a gradient will be wanted, keeps it.
 func (t *Tape) record(name string, op operation, out *Tensor, in ...*Tensor) *Tensor {
-	t.run(op, out, in)
+	t.perform(name, op, out, in)
 	for _, x := range in {
 		if x.needsGrad() {
 			out.needGrad = true
@@ -173,7 +178,7 @@ func (t *Tape) record(name string, op operation, out *Tensor, in ...*Tensor) *Te
 		}
 	}
 	if t.recording {
-		t.nodes = append(t.nodes, &node{op: op, in: in, out: out, name: name})
+		t.nodes = append(t.nodes, &node{op: op, in: in, out: out, name: name, module: t.module})
 	}
 	return out
 }

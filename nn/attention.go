@@ -24,6 +24,7 @@ type Attention struct {
 	ToOut         *Linear
 
 	heads, headDim int
+	path           string
 }
 
 // NewAttention registers group_norm, to_q, to_k, to_v and to_out.0 below s. It
@@ -35,7 +36,7 @@ func NewAttention(s *Scope, c AttentionConfig) *Attention {
 	if c.HeadDim < 0 || c.Channels%c.HeadDim != 0 {
 		panic(fmt.Sprintf("nn: attention %q: %d channels in heads of %d", s.Path(), c.Channels, c.HeadDim))
 	}
-	a := &Attention{heads: c.Channels / c.HeadDim, headDim: c.HeadDim}
+	a := &Attention{heads: c.Channels / c.HeadDim, headDim: c.HeadDim, path: s.Path()}
 	if c.Groups > 0 {
 		a.GroupNorm = NewGroupNorm(s.Sub("group_norm"), c.Groups, c.Channels, c.Eps)
 	}
@@ -48,6 +49,7 @@ func NewAttention(s *Scope, c AttentionConfig) *Attention {
 
 // Forward maps x [B,C,H,W] to the same shape.
 func (a *Attention) Forward(t *framework.Tape, x *framework.Tensor) *framework.Tensor {
+	defer t.LeaveModule(t.EnterModule(a.path))
 	b, c, h, w := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
 	y := t.Reshape(x, b, c, h*w)
 	if a.GroupNorm != nil {

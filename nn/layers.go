@@ -130,6 +130,8 @@ func (e *Embedding) Params() []*framework.Param { return present(e.Weight) }
 // linear_2(SiLU(linear_1(x))).
 type TimestepEmbedding struct {
 	Linear1, Linear2 *Linear
+
+	path string
 }
 
 // NewTimestepEmbedding registers linear_1 [out,in] and linear_2 [out,out] below s.
@@ -137,11 +139,13 @@ func NewTimestepEmbedding(s *Scope, in, out int) *TimestepEmbedding {
 	return &TimestepEmbedding{
 		Linear1: NewLinear(s.Sub("linear_1"), in, out),
 		Linear2: NewLinear(s.Sub("linear_2"), out, out),
+		path:    s.Path(),
 	}
 }
 
 // Forward maps x [B,in] to [B,out].
 func (e *TimestepEmbedding) Forward(t *framework.Tape, x *framework.Tensor) *framework.Tensor {
+	defer t.LeaveModule(t.EnterModule(e.path))
 	return e.Linear2.Forward(t, t.SiLU(e.Linear1.Forward(t, x)))
 }
 
@@ -156,6 +160,7 @@ func (e *TimestepEmbedding) Params() []*framework.Param { return Params(e.Linear
 type Dropout struct {
 	P     float64
 	layer uint64
+	path  string
 }
 
 // NewDropout names the layer after s; it has no parameters. It panics unless
@@ -166,7 +171,7 @@ func NewDropout(s *Scope, p float64) *Dropout {
 	}
 	h := fnv.New64a()
 	h.Write([]byte(s.Path()))
-	return &Dropout{P: p, layer: h.Sum64()}
+	return &Dropout{P: p, layer: h.Sum64(), path: s.Path()}
 }
 
 // Forward maps x [B,...] to the same shape.
@@ -174,6 +179,7 @@ func (d *Dropout) Forward(t *framework.Tape, x *framework.Tensor) *framework.Ten
 	if d.P == 0 {
 		return x
 	}
+	defer t.LeaveModule(t.EnterModule(d.path))
 	return t.Dropout(x, d.P, d.layer)
 }
 

@@ -18,10 +18,11 @@ type resnetBlock struct {
 	dropout      *nn.Dropout
 	shortcut     *nn.Conv2d // nil when the channels stay
 	scaleShift   bool
+	path         string
 }
 
 func newResnetBlock(s *nn.Scope, c *Config, in, out int) *resnetBlock {
-	r := &resnetBlock{scaleShift: c.ResnetTimeScaleShift == timeScaleShift}
+	r := &resnetBlock{scaleShift: c.ResnetTimeScaleShift == timeScaleShift, path: s.Path()}
 	proj := out
 	if r.scaleShift {
 		proj = 2 * out
@@ -41,6 +42,7 @@ func newResnetBlock(s *nn.Scope, c *Config, in, out int) *resnetBlock {
 // forward maps x [B,in,H,W] to [B,out,H,W]; temb [B,T] is the time embedding
 // after its SiLU.
 func (r *resnetBlock) forward(t *framework.Tape, x, temb *framework.Tensor) *framework.Tensor {
+	defer t.LeaveModule(t.EnterModule(r.path))
 	h := r.conv1.Forward(t, r.norm1.ForwardSiLU(t, x))
 	proj := r.timeProj.Forward(t, temb)
 	if r.scaleShift {
@@ -78,9 +80,13 @@ func (l *layer) forward(t *framework.Tape, h, temb, _ *framework.Tensor) *framew
 }
 
 // upLayer is a layer on the hidden state with a skip connection behind it.
-type upLayer struct{ layer }
+type upLayer struct {
+	layer
+	path string // of the block
+}
 
 func (l *upLayer) forward(t *framework.Tape, h, temb, skip *framework.Tensor) *framework.Tensor {
+	defer t.LeaveModule(t.EnterModule(l.path))
 	return l.layer.forward(t, t.Concat(h, skip), temb, nil)
 }
 

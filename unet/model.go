@@ -134,7 +134,7 @@ func buildUp(s *nn.Scope, c *Config) []step {
 		// layer per block there are still two layers here, so 0 is not last.
 		widths[c.LayersPerBlock] = out + c.BlockOutChannels[max(level-1, 0)]
 		for _, l := range buildLayers(b, c, c.UpBlockTypes[i] == AttnUpBlock2D, widths, out) {
-			steps = append(steps, step{block: &upLayer{*l}, pop: true})
+			steps = append(steps, step{block: &upLayer{*l, b.Path()}, pop: true})
 		}
 		if level > 0 {
 			steps = append(steps, step{block: newUpsample(b.Sub("upsamplers", 0), out)})

@@ -47,8 +47,12 @@ type job struct {
 	monitors []monitor.Writer
 	web      *web.Server // one of the monitors; nil without -web
 	comms    *commsLog   // nil without comms_logger
-	progress *progress.Line
-	curves   curves
+	// flopsFile is where the FLOPs profile goes, nil for the standard output.
+	flopsFile        *os.File
+	profiled, traced bool // done, as asked for
+	progress         *progress.Line
+	display          atomic.Pointer[progress.Line] // progress, for who does not wait for it
+	curves           curves
 }
 
 // prepare reads and checks everything that can be wrong before work starts, and

@@ -1,6 +1,6 @@
 // Command train trains a diffusion UNet with the ZeRO optimizer.
 //
-//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0] [-resume auto|TAG|PATH]
+//	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0] [-trace STEP] [-resume auto|TAG|PATH]
 //	train -resume auto|TAG -out DIR | -resume PATH [...]
 //	train config -list [WORD] | -show -config configs/zero2.toml [-set key=value]...
 //	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json]
@@ -56,6 +56,7 @@ type options struct {
 	web     string
 	resume  string
 	profile string
+	trace   int
 }
 
 // repeated is a flag that may be given more than once.
@@ -106,6 +107,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.web, "web", "", "serve a page with live curves and samples at `address` on this machine, such as :8080, or :0 for a free port")
 	f.StringVar(&o.resume, "resume", "", "go on from a checkpoint: auto (the run's last good one), a tag such as step-000200, or a `path`; without -config, with the run's own configuration")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to `file`, for go tool pprof")
+	f.IntVar(&o.trace, "trace", 0, "write a trace of optimizer step `STEP` of all ranks, instead of run.trace_step, to trace.json in the output folder, for https://ui.perfetto.dev")
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -126,6 +128,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			o.sets = append(o.sets, fmt.Sprintf("run.steps=%d", o.steps))
 		case "out":
 			o.sets = append(o.sets, fmt.Sprintf("run.out=%q", o.out))
+		case "trace":
+			o.sets = append(o.sets, fmt.Sprintf("run.trace_step=%d", o.trace))
 		case "world":
 			o.sets = append(o.sets, fmt.Sprintf("comm.world=%d", o.world))
 		}
@@ -141,7 +145,7 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	defer onInterrupt(j, cancel, stderr)()
+	defer onInterrupt(j, cancel, func(text string) { j.notify(stderr, text) })()
 	if o.profile != "" {
 		f, err := os.Create(o.profile)
 		if err != nil {
@@ -159,9 +163,9 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 }
 
 // onInterrupt makes the first Ctrl-C or SIGTERM ask for a stop at the end of
-// the running step and the second end the run at once. The returned function
-// ends the watch.
-func onInterrupt(j *job, cancel context.CancelCauseFunc, stderr io.Writer) func() {
+// the running step and the second end the run at once; notify tells the user so. The
+// returned function ends the watch.
+func onInterrupt(j *job, cancel context.CancelCauseFunc, notify func(string)) func() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -179,7 +183,7 @@ func onInterrupt(j *job, cancel context.CancelCauseFunc, stderr io.Writer) func(
 					cancel(errors.New("interrupted"))
 					return
 				}
-				fmt.Fprintln(stderr, "\ntrain: saving at the end of this step; once more stops at once")
+				notify("train: saving at the end of this step; once more stops at once")
 			}
 		}
 	}()

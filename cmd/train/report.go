@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -24,6 +25,9 @@ const (
 	skippedSteps  = "Train/Samples/skipped_steps"
 	heldOutLoss   = "Eval/Samples/held_out_loss"
 )
+
+// refresh is how often the live view follows the size of the terminal.
+const refresh = 250 * time.Millisecond
 
 // curves is what the plot at the end shows.
 type curves struct {
@@ -67,8 +71,9 @@ func (j *job) openReports() error {
 	}
 	j.progress = progress.New(progress.Options{
 		Out: j.stdout, Total: j.cfg.Run.Steps, Every: max(1, j.cfg.StepsPerPrint),
-		Quiet: j.quiet || j.cfg.StepsPerPrint == 0,
+		Quiet: j.quiet || j.cfg.StepsPerPrint == 0, Refresh: refresh,
 	})
+	j.display.Store(j.progress)
 	return nil
 }
 
@@ -104,7 +109,17 @@ func (j *job) openMonitors() error {
 			return err
 		}
 	}
-	return j.openCommsLog()
+	var err error
+	if j.flopsFile, err = j.profileFile(); err != nil {
+		return err
+	}
+	if err := j.openCommsLog(); err != nil {
+		if j.flopsFile != nil {
+			err = errors.Join(err, j.flopsFile.Close())
+		}
+		return err
+	}
+	return nil
 }
 
 // title names the run on plots and pages.
@@ -121,13 +136,21 @@ func (j *job) closeMonitors() error {
 }
 
 func (j *job) closeReports() error {
-	err := errors.Join(j.progress.Close(), j.closeMonitors())
+	err := errors.Join(j.closeInspection(), j.progress.Close(), j.closeMonitors())
 	table, commsErr := j.comms.close()
 	if table != "" {
 		_, printErr := fmt.Fprintf(j.stdout, "\n%s", table)
 		err = errors.Join(err, printErr)
 	}
 	return errors.Join(err, commsErr)
+}
+
+// notify tells the user something in the middle of a run: above a live view, else on
+// stderr.
+func (j *job) notify(stderr io.Writer, text string) {
+	if d := j.display.Load(); d == nil || !d.Above(text) {
+		fmt.Fprintf(stderr, "\n%s\n", text)
+	}
 }
 
 // report shows and records a step, on rank 0.
@@ -142,8 +165,10 @@ func (t *trainer) report(step int, r engine.Result, took time.Duration) error {
 	}
 	t.curves.steps = append(t.curves.steps, float64(step))
 	t.curves.loss = append(t.curves.loss, r.Loss)
+	_, peak := t.engine.Optimizer().Memory()
 	err := t.progress.Step(progress.Status{
 		Step: step, Samples: t.cfg.TrainBatchSize, Loss: r.Loss, Norm: r.Norm, LR: r.LR, Skipped: !r.Applied,
+		State: peak.Total(), Activations: t.peak,
 	})
 	if err != nil {
 		return err
@@ -164,7 +189,7 @@ func (t *trainer) reportHeldOut(step int, loss float64, bins []evaluate.Bin) err
 	}
 	t.curves.heldOutSteps = append(t.curves.heldOutSteps, float64(step))
 	t.curves.heldOut = append(t.curves.heldOut, loss)
-	if err := t.progress.Printf("step %d: held-out loss %.4f", step, loss); err != nil {
+	if err := t.progress.HeldOut(step, loss); err != nil {
 		return err
 	}
 	return t.record(step, heldOutEvents(loss, bins)...)
@@ -254,6 +279,9 @@ func (j *job) describeOutput() string {
 	}
 	if j.cfg.TensorBoard.Enabled {
 		parts += ", tensorboard"
+	}
+	if j.traced {
+		parts += ", trace.json"
 	}
 	if grids, _ := os.ReadDir(filepath.Join(j.out, samplesDir)); len(grids) > 0 {
 		parts += ", samples/" + grids[len(grids)-1].Name()

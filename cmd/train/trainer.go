@@ -22,23 +22,24 @@ type trainer struct {
 	engine *engine.Engine
 	loader *data.Loader
 
-	batch  data.Batch
-	noisy  diffusion.Noisy
-	votes  []float64  // scratch of vote
-	times  *breakdown // nil unless wall_clock_breakdown
-	view   *viewer
-	keeper *keeper
-	own    []dtype.Buffer // the training's weights, while those of the average are looked at
+	batch   data.Batch
+	noisy   diffusion.Noisy
+	votes   []float64  // scratch of vote
+	times   *breakdown // nil unless wall_clock_breakdown
+	view    *viewer
+	keeper  *keeper
+	own     []dtype.Buffer // the training's weights, while those of the average are looked at
+	inspect inspector
 
 	peak int64 // the most bytes of activations, their gradients and working memory in a step
 }
 
 func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, error) {
-	t := &trainer{job: j, votes: make([]float64, c.Size()+1)}
+	t := &trainer{job: j, votes: make([]float64, c.Size()+1), inspect: j.openInspector(c.Rank())}
 	if j.cfg.WallClockBreakdown {
 		t.times = &breakdown{}
 	}
-	c = j.watch(c, t.times)
+	c = j.watch(c, t.times, t.inspect.trace)
 	t.comm = c
 	var err error
 	if t.model, err = newModel(j.cfg); err != nil {
@@ -71,6 +72,7 @@ func (t *trainer) train(ctx context.Context) error {
 	for step := t.start() + 1; step <= last; step++ {
 		began := time.Now()
 		t.engine.Tape().ResetPeak()
+		t.beginStep(step)
 		for micro := range t.cfg.GradientAccumulationSteps {
 			loss, err := t.forward(step, micro)
 			if err != nil {
@@ -83,6 +85,9 @@ func (t *trainer) train(ctx context.Context) error {
 		t.peak = max(t.peak, t.engine.Tape().Memory().Peak)
 		result, err := t.step(ctx)
 		if err != nil {
+			return err
+		}
+		if err := t.endStep(ctx, step); err != nil {
 			return err
 		}
 		if err := t.report(step, result, time.Since(began)); err != nil {
@@ -122,7 +127,7 @@ func (t *trainer) forward(step, micro int) (*framework.Tensor, error) {
 	if err := t.load(step, micro); err != nil {
 		return nil, err
 	}
-	defer t.times.begin(phaseForward)()
+	defer t.begin(phaseForward)()
 	tape := t.engine.Tape()
 	tape.SetSample(framework.Sample{Seed: t.cfg.Run.Seed, Step: step, Samples: t.batch.Positions, Train: true})
 	c, h, w := t.job.train.Shape()
@@ -136,7 +141,7 @@ func (t *trainer) forward(step, micro int) (*framework.Tensor, error) {
 
 // load reads micro-batch micro of this rank and adds its noise.
 func (t *trainer) load(step, micro int) error {
-	defer t.times.begin(phaseData)()
+	defer t.begin(phaseData)()
 	g := micro*t.comm.Size() + t.comm.Rank()
 	if err := t.loader.Batch(&t.batch, step-1, g); err != nil {
 		return err
@@ -146,20 +151,20 @@ func (t *trainer) load(step, micro int) error {
 }
 
 func (t *trainer) backward(ctx context.Context, loss *framework.Tensor) error {
-	defer t.times.begin(phaseBackward)()
+	defer t.begin(phaseBackward)()
 	return t.engine.Backward(ctx, loss)
 }
 
 // step waits for the reductions and updates the weights.
 func (t *trainer) step(ctx context.Context) (engine.Result, error) {
-	if t.times != nil { // Step waits too
-		end := t.times.begin(phaseReduce)
+	if t.times != nil || t.inspect.trace.On() { // Step waits too
+		end := t.begin(phaseReduce)
 		if err := t.engine.Optimizer().Drain(ctx); err != nil {
 			return engine.Result{}, err
 		}
 		end()
 	}
-	defer t.times.begin(phaseStep)()
+	defer t.begin(phaseStep)()
 	return t.engine.Step(ctx)
 }
 

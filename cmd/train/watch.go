@@ -13,6 +13,7 @@ import (
 
 	"github.com/zerogap/zerogap/dtype"
 	"github.com/zerogap/zerogap/internal/monitor"
+	"github.com/zerogap/zerogap/internal/profile"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/logged"
 )
@@ -118,12 +119,12 @@ func (l *commsLog) close() (string, error) {
 }
 
 // watch puts what is to be measured between the trainer and its communicator.
-func (j *job) watch(c comm.Communicator, b *breakdown) comm.Communicator {
+func (j *job) watch(c comm.Communicator, b *breakdown, trace *profile.Trace) comm.Communicator {
 	log := j.comms
 	if c.Rank() != 0 {
 		log = nil
 	}
-	if b == nil && log == nil {
+	if b == nil && log == nil && trace == nil {
 		return c
 	}
 	return logged.Wrap(c, func(r logged.Record) {
@@ -132,6 +133,9 @@ func (j *job) watch(c comm.Communicator, b *breakdown) comm.Communicator {
 		}
 		if log != nil {
 			log.add(r)
+		}
+		if trace.On() {
+			trace.Collective(r)
 		}
 	})
 }

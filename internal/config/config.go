@@ -40,6 +40,7 @@ type Config struct {
 	Scheduler        Scheduler        `key:"scheduler"`
 	CSVMonitor       Monitor          `key:"csv_monitor"`
 	TensorBoard      Monitor          `key:"tensorboard"`
+	FlopsProfiler    FlopsProfiler    `key:"flops_profiler"`
 	CommsLogger      CommsLogger      `key:"comms_logger"`
 
 	Model     Model     `key:"model"`
@@ -152,6 +153,17 @@ type Monitor struct {
 	JobName    string `key:"job_name"`
 }
 
+// FlopsProfiler is the section flops_profiler.
+type FlopsProfiler struct {
+	Enabled            bool    `key:"enabled"`
+	ProfileStep        int     `key:"profile_step"` // counted from 1
+	ModuleDepth        int     `key:"module_depth"` // -1: all levels
+	TopModules         int     `key:"top_modules"`
+	Detailed           bool    `key:"detailed"`
+	OutputFile         string  `key:"output_file"` // "": standard output
+	RecomputeFwdFactor float64 `key:"recompute_fwd_factor"`
+}
+
 // CommsLogger is the section comms_logger.
 type CommsLogger struct {
 	Enabled bool     `key:"enabled"`
@@ -234,6 +246,7 @@ type Run struct {
 	CheckpointEvery int  `key:"checkpoint_every"` // steps; 0: only at the end
 	CheckpointKeep  int  `key:"checkpoint_keep"`  // 0: all
 	CheckpointAsync bool `key:"checkpoint_async"`
+	TraceStep       int  `key:"trace_step"` // 0: no trace
 }
 
 // Comm is the section [comm].

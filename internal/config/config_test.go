@@ -115,7 +115,10 @@ func TestSeedConfiguration(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "flops_profiler") {
+	if p := c.FlopsProfiler; !p.Enabled || p.ProfileStep != 3 || p.ModuleDepth != -1 || p.TopModules != 1 || !p.Detailed || p.OutputFile != "" {
+		t.Errorf("flops_profiler: %+v", p)
+	}
+	if len(c.Warnings) != 0 {
 		t.Errorf("warnings %q", c.Warnings)
 	}
 }

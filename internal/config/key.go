@@ -160,7 +160,7 @@ func Sections() []Section {
 		{Path: "tensorboard", Doc: "Event files for TensorBoard, written by rank 0."},
 		{Path: "wandb", Doc: "Nothing is sent anywhere; use csv_monitor."},
 		{Path: "comet", Doc: "Nothing is sent anywhere; use csv_monitor."},
-		{Path: "flops_profiler", Doc: "No FLOPs are counted."},
+		{Path: "flops_profiler", Doc: "Arithmetic and time of one step by module, see docs/profiling.md."},
 		{Path: "comms_logger", Doc: "What each collective moved and how long it took."},
 		{Path: "timers.throughput", Doc: "The progress line always shows samples a second."},
 		{Path: "activation_checkpointing", Doc: "DeepSpeed's section says how checkpointed activations are stored on GPUs, not whether there are any: that is `model.activation_checkpointing` here."},

@@ -74,6 +74,7 @@ func runKeys() []Key {
 		{Path: "run.checkpoint_keep", Kind: Int, Range: atLeast(0), Default: 2, Doc: "Checkpoints that stay, the newest ones; 0 is all. Older ones are deleted when a new one is safe."},
 		{Path: "run.checkpoint_async", Kind: Bool, Default: true, Doc: "Write checkpoints off a copy while the training goes on. The copy takes the memory of the optimizer state once more."},
 		{Path: "run.sample_count", Kind: Int, Range: between(0, 4096), Default: 16, Doc: "Pictures in a grid; 0 is no grids."},
+		{Path: "run.trace_step", Kind: Int, Range: atLeast(0), Default: 0, Doc: "Write a trace of this step, counted from 1, to trace.json in the folder of the run; 0 is none. See docs/profiling.md."},
 	}
 }
 

@@ -21,7 +21,7 @@ type Counter struct {
 
 // NewCounter returns a counter of total items; what names them, as in "pictures".
 func NewCounter(out io.Writer, what string, total int) *Counter {
-	_, live := terminal(out)
+	_, _, live := terminal(out)
 	return &Counter{out: out, what: what, total: total, begin: time.Now(), live: live && total > 0}
 }
 

@@ -1,5 +1,6 @@
-// Package progress shows how far a training is: as a bar that stays on one line
-// of a terminal, or as plain lines elsewhere.
+// Package progress shows how far a training is: as a live view with the curve of the
+// loss at the bottom of a terminal, as a bar on one line of a small one, or as plain
+// lines elsewhere.
 package progress
 
 import (
@@ -9,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
@@ -24,9 +24,16 @@ type Options struct {
 	// Quiet shows nothing but what Warnf is given.
 	Quiet bool
 
-	// Terminal is the width in columns of the terminal behind Out and whether
-	// there is one. nil asks the system.
-	Terminal func() (columns int, ok bool)
+	// Refresh is how often the display on a terminal follows the clock and the size of
+	// the terminal between steps, in a goroutine that ends with Close; 0 is never.
+	Refresh time.Duration
+
+	// Terminal is the size of the terminal behind Out and whether there is one. nil
+	// asks the system.
+	Terminal func() (columns, rows int, ok bool)
+
+	// Getenv reads the environment, where NO_COLOR turns colours off; nil is os.Getenv.
+	Getenv func(string) string
 
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -40,6 +47,11 @@ type Status struct {
 	Norm    float64 // of the gradients, before clipping
 	LR      float64
 	Skipped bool // the step changed nothing: its gradients were not finite
+
+	// State and Activations are bytes of one rank, 0 where they are not known: of
+	// parameters, gradients and optimizer, and the most of activations and their
+	// gradients.
+	State, Activations int64
 }
 
 // Line shows the progress. All methods may be called from any goroutine.
@@ -47,16 +59,21 @@ type Line struct {
 	o       Options
 	mu      sync.Mutex
 	bar     *progressbar.ProgressBar // nil when there is no terminal
-	shown   bool                     // the bar is on the terminal's last line
-	text    string                   // the bar as it was drawn last
+	block   block                    // on the terminal now
+	screen  screen                   // when it was drawn
 	drawn   time.Time
+	start   time.Time
 	last    time.Time // when the last step ended
 	rate    rate
 	err     error // the first error of a write
 	started bool  // a step was shown
+	status  Status
+	curves  curves
+
+	stop, stopped chan struct{} // of the goroutine that refreshes, nil without one
 }
 
-// redraw is the shortest time between two drawings of the bar.
+// redraw is the shortest time between two drawings.
 const redraw = 100 * time.Millisecond
 
 // New returns a display whose clock starts now.
@@ -65,26 +82,36 @@ func New(o Options) *Line {
 		o.Now = time.Now
 	}
 	if o.Terminal == nil {
-		o.Terminal = func() (int, bool) { return terminal(o.Out) }
+		o.Terminal = func() (int, int, bool) { return terminal(o.Out) }
 	}
-	l := &Line{o: o, last: o.Now()}
-	if columns, ok := o.Terminal(); ok && !o.Quiet && o.Total > 0 {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	l := &Line{o: o, start: o.Now(), last: o.Now()}
+	if columns, _, ok := o.Terminal(); ok && !o.Quiet && o.Total > 0 {
 		l.bar = newBar(o.Total, columns)
+		l.refresh()
 	}
 	return l
 }
 
 // terminal asks the system about w.
-func terminal(w io.Writer) (columns int, ok bool) {
+func terminal(w io.Writer) (columns, rows int, ok bool) {
 	f, isFile := w.(*os.File)
 	if !isFile || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(f.Fd())) {
-		return 0, false
+		return 0, 0, false
 	}
-	columns, _, err := term.GetSize(int(f.Fd()))
+	columns, rows, err := term.GetSize(int(f.Fd()))
 	if err != nil || columns < 1 {
-		columns = 80
+		columns, rows = 80, 1
 	}
-	return columns, true
+	return columns, rows, true
+}
+
+// size is the terminal as it is now.
+func (l *Line) size() screen {
+	columns, rows, _ := l.o.Terminal()
+	return screen{columns, rows, l.o.Getenv("NO_COLOR") == ""}
 }
 
 // newBar makes the bar, which only draws itself into a string: its own writer
@@ -108,12 +135,13 @@ func (l *Line) Step(s Status) error {
 	l.rate.add(now.Sub(l.last), s.Samples)
 	l.last = now
 	first := !l.started
-	l.started = true
+	l.started, l.status = true, s
 	switch {
 	case l.o.Quiet:
 	case l.bar != nil:
+		l.curves.add(s)
 		if first || now.Sub(l.drawn) >= redraw || s.Step >= l.o.Total {
-			l.render(s, now)
+			l.draw(now)
 		}
 	case l.o.Every > 0 && (first || s.Step%l.o.Every == 0 || s.Step >= l.o.Total):
 		l.print(fmt.Sprintf("step %*d/%d  %s\n", digits(l.o.Total), s.Step, l.o.Total, l.describe(s, 0)))
@@ -121,31 +149,26 @@ func (l *Line) Step(s Status) error {
 	return l.err
 }
 
-// render draws the bar.
-func (l *Line) render(s Status, now time.Time) {
-	// The library's error says that the count exceeds the total; clipped, it cannot.
-	_ = l.bar.Set(min(s.Step, l.o.Total))
-	columns, _ := l.o.Terminal()
-	for omit := range 4 {
-		l.bar.Describe(fmt.Sprintf("%d/%d  %s", s.Step, l.o.Total, l.describe(s, omit)))
-		l.text = strings.Trim(l.bar.String(), "\r ")
-		if utf8.RuneCountInString(l.text) < columns {
-			break
-		}
+// HeldOut shows the held-out loss of a step, and keeps it in view on a terminal.
+func (l *Line) HeldOut(step int, loss float64) error {
+	if err := l.Printf("step %d: held-out loss %.4f", step, loss); err != nil {
+		return err
 	}
-	l.text = clip(l.text, columns-1)
-	l.drawn, l.shown = now, true
-	l.print(clearLine + l.text)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.curves.heldOut = append(l.curves.heldOut, point{step, loss})
+	if len(l.block.text) > 0 {
+		l.draw(l.o.Now())
+	}
+	return l.err
 }
 
-// clearLine empties the terminal's current line and goes to its beginning.
-const clearLine = "\r\x1b[2K"
-
-// clip cuts text to so many columns; a longer line would wrap and not be
-// cleared.
-func clip(text string, columns int) string {
-	r := []rune(text)
-	return string(r[:min(len(r), max(columns, 1))])
+// draw draws the display.
+func (l *Line) draw(now time.Time) {
+	s := l.size()
+	next := s.of(l.rows(s, now))
+	l.print(l.block.over(next, s))
+	l.block, l.screen, l.drawn = next, s, now
 }
 
 // describe is the part of the display that both forms share. For want of room
@@ -170,7 +193,7 @@ func (l *Line) describe(s Status, omit int) string {
 	return strings.Join(parts, "  ")
 }
 
-// Printf writes a message on lines of its own, above the bar. Quiet drops it.
+// Printf writes a message on lines of its own, above the display. Quiet drops it.
 func (l *Line) Printf(format string, args ...any) error {
 	if l.o.Quiet {
 		return nil
@@ -183,20 +206,33 @@ func (l *Line) Warnf(format string, args ...any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := strings.TrimSuffix(fmt.Sprintf(format, args...), "\n") + "\n"
-	if l.shown {
-		text = clearLine + text + l.text
+	if len(l.block.text) > 0 {
+		text = l.block.above(text, l.size())
 	}
 	l.print(text)
 	return l.err
 }
 
-// Close leaves the bar as it stands and moves to the next line. It returns the
-// first error of all writes.
-func (l *Line) Close() error {
+// Above writes a message above the display on a terminal, and reports whether there is
+// one. What else writes to that terminal would be drawn over.
+func (l *Line) Above(message string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.shown {
-		l.shown = false
+	if len(l.block.text) == 0 {
+		return false
+	}
+	l.print(l.block.above(message+"\n", l.size()))
+	return true
+}
+
+// Close leaves the display as it stands and moves to the next line. It returns the
+// first error of all writes.
+func (l *Line) Close() error {
+	l.endRefresh()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.block.text) > 0 {
+		l.block = block{}
 		l.print("\n")
 	}
 	return l.err

@@ -17,9 +17,10 @@ type clock struct{ now time.Time }
 
 func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
 
-func noTerminal() (int, bool) { return 0, false }
+func noTerminal() (int, int, bool) { return 0, 0, false }
 
-func columns(n int) func() (int, bool) { return func() (int, bool) { return n, true } }
+// columns is a terminal of a few lines, which has room for the bar alone.
+func columns(n int) func() (int, int, bool) { return func() (int, int, bool) { return n, 5, true } }
 
 // run takes steps of the given duration and returns what was written.
 func run(t *testing.T, o Options, from, to int, each time.Duration) string {
@@ -68,9 +69,9 @@ func TestResumedRunCountsItsOwnSteps(t *testing.T) {
 	}
 }
 
-// screen is a terminal of one line that is drawn over, below lines that stay.
+// oneLine is a terminal of one line that is drawn over, below lines that stay.
 // It knows what this package writes: newline, return, clear the line.
-func screen(t *testing.T, out string, columns int) (above []string, line string) {
+func oneLine(t *testing.T, out string, columns int) (above []string, line string) {
 	t.Helper()
 	for part := range strings.SplitSeq(out, "\n") {
 		at := strings.LastIndex(part, clearLine)
@@ -98,17 +99,17 @@ func TestBar(t *testing.T) {
 		200: "50% ███████████████░░░░░░░░░░░░░░░  400/800  loss 0.0025  norm 0.21  lr 1.9e-03  128 samples/s  eta 1m40s",
 	} {
 		out := run(t, Options{Total: 800, Terminal: columns(width)}, 1, 400, 250*time.Millisecond)
-		above, line := screen(t, out, width)
+		above, line := oneLine(t, out, width)
 		if len(above) != 1 || above[0] != want || line != "" {
 			t.Errorf("%d columns: got %q, then %q, want %q", width, above, line, want)
 		}
 	}
-	whole, _ := screen(t, run(t, Options{Total: 5, Terminal: columns(120)}, 1, 5, time.Millisecond), 120)
+	whole, _ := oneLine(t, run(t, Options{Total: 5, Terminal: columns(120)}, 1, 5, time.Millisecond), 120)
 	if len(whole) != 1 || !strings.Contains(whole[0], "100%") || !strings.Contains(whole[0], "5/5  loss 0.2000") || strings.Contains(whole[0], "░") {
 		t.Errorf("at the end: %q", whole)
 	}
 	// More steps than announced are no reason to fail.
-	if over, _ := screen(t, run(t, Options{Total: 5, Terminal: columns(120)}, 1, 7, time.Second), 120); !strings.Contains(over[0], "7/5") {
+	if over, _ := oneLine(t, run(t, Options{Total: 5, Terminal: columns(120)}, 1, 7, time.Second), 120); !strings.Contains(over[0], "7/5") {
 		t.Errorf("beyond the end: %q", over)
 	}
 }
@@ -124,7 +125,7 @@ func TestNarrowedTerminal(t *testing.T) {
 	var out bytes.Buffer
 	width := 150
 	c := &clock{time.Unix(1e9, 0)}
-	l := New(Options{Out: &out, Total: 10, Now: func() time.Time { return c.now }, Terminal: func() (int, bool) { return width, true }})
+	l := New(Options{Out: &out, Total: 10, Now: func() time.Time { return c.now }, Terminal: func() (int, int, bool) { return width, 5, true }})
 	for s := 1; s <= 4; s++ {
 		c.pass(time.Second)
 		out.Reset()
@@ -134,7 +135,7 @@ func TestNarrowedTerminal(t *testing.T) {
 		if err := l.Step(Status{Step: s, Samples: 1, Loss: 1}); err != nil {
 			t.Fatal(err)
 		}
-		screen(t, out.String(), width)
+		oneLine(t, out.String(), width)
 	}
 }
 
@@ -151,13 +152,13 @@ func TestMessages(t *testing.T) {
 		check(l.Step(Status{Step: 1, Samples: 1, Loss: 0.5}))
 		check(l.Printf("between\n"))
 		check(l.Warnf("a warning, shorter"))
-		if above, line := screen(t, out.String(), 130); !quiet && (len(above) != 3 || !strings.Contains(line, "1/10  loss 0.5000")) {
+		if above, line := oneLine(t, out.String(), 130); !quiet && (len(above) != 3 || !strings.Contains(line, "1/10  loss 0.5000")) {
 			t.Errorf("before the end: %q, bar %q", above, line)
 		}
 		check(l.Close())
 		check(l.Close())
 		check(l.Printf("after"))
-		above, line := screen(t, out.String(), 130)
+		above, line := oneLine(t, out.String(), 130)
 		want := []string{"before 1", "between", "a warning, shorter", "10%", "after"}
 		if quiet {
 			want = want[2:3]
@@ -236,7 +237,7 @@ type failing struct{}
 func (failing) Write([]byte) (int, error) { return 0, errors.New("pipe closed") }
 
 func TestWriteErrorsAreReturned(t *testing.T) {
-	for _, terminal := range []func() (int, bool){noTerminal, columns(80)} {
+	for _, terminal := range []func() (int, int, bool){noTerminal, columns(80)} {
 		l := New(Options{Out: failing{}, Total: 3, Every: 1, Terminal: terminal})
 		for what, err := range map[string]error{
 			"Step": l.Step(Status{Step: 1}), "Printf": l.Printf("x"), "Close": l.Close(),
@@ -255,7 +256,7 @@ func TestFilesAreNoTerminals(t *testing.T) {
 	}
 	defer f.Close()
 	for _, w := range []interface{ Write([]byte) (int, error) }{f, &bytes.Buffer{}} {
-		if _, ok := terminal(w); ok {
+		if _, _, ok := terminal(w); ok {
 			t.Errorf("%T is a terminal", w)
 		}
 	}
@@ -278,7 +279,7 @@ func TestManyGoroutines(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	above, _ := screen(t, out.String(), 120)
+	above, _ := oneLine(t, out.String(), 120)
 	seen := map[string]bool{}
 	for _, line := range above {
 		seen[line] = true
