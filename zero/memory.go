@@ -109,6 +109,12 @@ func (l *ledger) report() (now, peak Memory) {
 	return asMemory(l.now), asMemory(l.peak)
 }
 
+func (l *ledger) resetPeak() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.peak = l.now
+}
+
 func asMemory(c [kinds]int64) Memory {
 	return Memory{
 		Parameters: c[kindParameters], Gradients: c[kindGradients], Accumulators: c[kindAccumulators],

@@ -252,6 +252,12 @@ func (o *Optimizer) Policy() Policy { return o.plan.policy }
 // Memory returns the bytes this rank holds now and the most it has held, by kind.
 func (o *Optimizer) Memory() (now, peak Memory) { return o.ledger.report() }
 
+// ResetPeak makes the most that this rank has held begin anew at what it holds now.
+// The first backward may hold more buckets at a time than Plan.Memory says, up to all
+// of them, where gradients come in another order than that of the parameters: the order
+// is known from the second one on.
+func (o *Optimizer) ResetPeak() { o.ledger.resetPeak() }
+
 // Drain waits until every gradient that was sent is in the accumulators. Between
 // closed backwards the communicator is then free for the caller's own use.
 func (o *Optimizer) Drain(ctx context.Context) error {

@@ -163,6 +163,10 @@ func (t *trainer) report(step int, r engine.Result, took time.Duration) error {
 			return err
 		}
 	}
+	if _, peak := t.engine.Optimizer().Memory(); step == t.start()+1 && t.cfg.Run.Steps > step {
+		t.firstPeak = peak.Total()
+		t.engine.Optimizer().ResetPeak()
+	}
 	t.curves.steps = append(t.curves.steps, float64(step))
 	t.curves.loss = append(t.curves.loss, r.Loss)
 	_, peak := t.engine.Optimizer().Memory()
@@ -260,6 +264,9 @@ func (t *trainer) summary(steps int, took time.Duration) (err error) {
 	opt := t.engine.Optimizer()
 	_, peak := opt.Memory()
 	say("memory       %s; predicted %s", memoryLine("measured on rank 0:", peak), mib(t.plan.Memory(0, rule(t.cfg), true).Total()))
+	if t.firstPeak > peak.Total() {
+		say("             %s in the first step, in which the ranks learn in what order gradients come", mib(t.firstPeak))
+	}
 	tried, applied := opt.Steps()
 	if t.resume != nil {
 		before := t.resume.folder.Manifest().Progress

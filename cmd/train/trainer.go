@@ -31,7 +31,8 @@ type trainer struct {
 	own     []dtype.Buffer // the training's weights, while those of the average are looked at
 	inspect inspector
 
-	peak int64 // the most bytes of activations, their gradients and working memory in a step
+	firstPeak int64 // the most bytes of the optimizer in the first step
+	peak      int64 // the most bytes of activations, their gradients and working memory in a step
 }
 
 func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, error) {
