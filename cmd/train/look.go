@@ -84,7 +84,7 @@ func (t *trainer) heldOutBatch(lo, hi, n int) (float64, error) {
 	tape, shape := t.engine.Tape(), []int{b, c, h, w}
 	tape.SetSample(framework.Sample{})
 	err := tape.NoGrad(func() error {
-		pred, err := t.model.Forward(tape, tape.Input(shape, noisy.Input), noisy.Timesteps)
+		pred, err := t.model.ForwardLabeled(tape, tape.Input(shape, noisy.Input), noisy.Timesteps, labels(t.cfg, batch.Labels))
 		if err != nil {
 			return err
 		}

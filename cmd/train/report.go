@@ -12,6 +12,7 @@ import (
 	"github.com/zerogap/zerogap/internal/picture"
 	"github.com/zerogap/zerogap/internal/progress"
 	"github.com/zerogap/zerogap/internal/web"
+	"github.com/zerogap/zerogap/unet"
 	"github.com/zerogap/zerogap/zero/engine"
 )
 
@@ -38,7 +39,7 @@ func checkMonitor(c *config.Config) error {
 		if !m.Enabled || m.OutputPath == "" {
 			continue
 		}
-		old, err := filepath.Glob(filepath.Join(m.OutputPath, m.JobName, m.files))
+		old, err := filepath.Glob(filepath.Join(m.OutputPath, labelled(c, m.JobName), m.files))
 		if err != nil {
 			return err
 		}
@@ -73,7 +74,7 @@ func (j *job) openMonitors() error {
 		if m.OutputPath == "" {
 			m.OutputPath = filepath.Join(j.out, folder)
 		}
-		return monitor.Options{Path: m.OutputPath, JobName: m.JobName}
+		return monitor.Options{Path: m.OutputPath, JobName: labelled(j.cfg, m.JobName)}
 	}
 	if m := j.cfg.CSVMonitor; m.Enabled {
 		if err := add(monitor.Open(options(m, "csv"))); err != nil {
@@ -99,7 +100,7 @@ func (j *job) openMonitors() error {
 
 // title names the run on plots and pages.
 func (j *job) title() string {
-	return fmt.Sprintf("%s, ZeRO stage %d, %d ranks", j.cfg.Data.Kind, j.cfg.ZeroOptimization.Stage, j.cfg.Comm.World)
+	return faultTitle(j.cfg) + fmt.Sprintf("%s, ZeRO stage %d, %d ranks", j.cfg.Data.Kind, j.cfg.ZeroOptimization.Stage, j.cfg.Comm.World)
 }
 
 func (j *job) closeMonitors() error {
@@ -174,12 +175,12 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 	if t.comm.Rank() != 0 {
 		return nil
 	}
-	// The compute copy, as it was trained: what the pictures were drawn with.
-	if err := t.model.SaveDiffusers(filepath.Join(t.out, "unet"), nil); err != nil {
+	err := t.saveModel()
+	if err != nil {
 		return err
 	}
 	plot := filepath.Join(t.out, "loss.png")
-	err := picture.LossPlot(plot, t.title(),
+	err = picture.LossPlot(plot, t.title(),
 		picture.Curve{Name: "training", X: t.curves.steps, Y: t.curves.loss},
 		picture.Curve{Name: "held out", X: t.curves.heldOutSteps, Y: t.curves.heldOut, Points: true})
 	if err != nil {
@@ -213,7 +214,10 @@ func (t *trainer) finish(steps int, took time.Duration) error {
 
 // describeOutput lists what the folder holds.
 func (j *job) describeOutput() string {
-	parts := filepath.Join(j.out, "config.toml") + ", loss.png, unet (diffusers' format)"
+	parts := filepath.Join(j.out, "config.toml") + ", loss.png"
+	if variants(j.cfg) == (unet.Variants{}) {
+		parts += ", unet (diffusers' format)"
+	}
 	if j.cfg.CSVMonitor.Enabled {
 		parts += ", csv"
 	}

@@ -47,6 +47,7 @@ type Config struct {
 	Data      Data      `key:"data"`
 	Run       Run       `key:"run"`
 	Comm      Comm      `key:"comm"`
+	Lab       Lab       `key:"lab"`
 
 	// Warnings has one line for each thing that was written and has no effect,
 	// in the order of the table.
@@ -184,6 +185,14 @@ type Model struct {
 	ResnetTimeScaleShift string   `key:"resnet_time_scale_shift"` // default, scale_shift
 	ActFn                string   `key:"act_fn"`                  // silu, swish (the same)
 
+	// Departures from diffusers' network, for the laboratory.
+	NumClasses       int     `key:"num_classes"`
+	LabelDropout     float64 `key:"label_dropout"`
+	ParallelBranches bool    `key:"parallel_branches"`
+	SelfConditioning bool    `key:"self_conditioning"`
+	SharedMiddle     bool    `key:"shared_middle"`
+	CheckpointConvIn bool    `key:"checkpoint_conv_in"`
+
 	ActivationCheckpointing ActivationCheckpointing `key:"activation_checkpointing"`
 }
 
@@ -227,6 +236,12 @@ type Run struct {
 	EvalSamples int    `key:"eval_samples"`
 	SampleEvery int    `key:"sample_every"` // steps; 0: only at the end
 	SampleCount int    `key:"sample_count"` // pictures in a grid; 0: no grids
+}
+
+// Lab is the section [lab].
+type Lab struct {
+	Fault []string `key:"fault"` // names of package zero/fault; none is the correct training
+	Seed  uint64   `key:"seed"`
 }
 
 // Comm is the section [comm].
