@@ -11,6 +11,7 @@ import (
 // commands are the words that may stand in front of the flags; without one, train
 // trains.
 var commands = map[string]func(args []string, stdout, stderr io.Writer) error{
+	"bisect": bisectCommand,
 	"config": configCommand,
 	"plan":   planCommand,
 }

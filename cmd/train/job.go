@@ -20,6 +20,7 @@ import (
 	"github.com/zerogap/zerogap/zero"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/local"
+	"github.com/zerogap/zerogap/zero/fault"
 )
 
 // job is one training: everything that is known before the first rank starts.
@@ -46,6 +47,10 @@ type job struct {
 	comms    *commsLog   // nil without comms_logger
 	progress *progress.Line
 	curves   curves
+
+	// of a rehearsal
+	probe  zero.Probe         // nil for none
+	strike func(fault.Strike) // nil for none
 }
 
 // prepare reads and checks everything that can be wrong before work starts, and

@@ -29,14 +29,18 @@ func checkLab(c *config.Config) error {
 }
 
 // faulty returns the rule of a rank and the engine's options with the configured
-// faults in them.
-func faulty(c *config.Config) (zero.Rule, []engine.Option, error) {
-	lab, err := newLab(c)
+// faults in them, and whoever watches.
+func (j *job) faulty() (zero.Rule, []engine.Option, error) {
+	lab, err := newLab(j.cfg)
 	if err != nil {
 		return nil, nil, err
 	}
+	if j.strike != nil {
+		lab = lab.Watch(j.strike)
+	}
 	part := lab.Rank()
-	return part.Rule(rule(c)), []engine.Option{engine.WithParts(part.Parts, part.Hook, part.Tape...)}, nil
+	part.Parts.Probe = j.probe
+	return part.Rule(rule(j.cfg)), []engine.Option{engine.WithParts(part.Parts, part.Hook, part.Tape...)}, nil
 }
 
 // labSchedule returns the noise schedule with the configured faults in it.

@@ -43,7 +43,7 @@ func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, err
 	if t.loader, err = newLoader(j.cfg, j.train); err != nil {
 		return nil, err
 	}
-	rule, options, err := faulty(j.cfg)
+	rule, options, err := j.faulty()
 	if err != nil {
 		return nil, err
 	}

@@ -101,6 +101,11 @@ func (c *carrier) fill(source []int) []*fill {
 		c.noteBad(f, source)
 		f.stale = c.pairOf(b).put(f.copied)
 		c.shift(f)
+		right := dtype.Make(f.copied.DType, iv.Len())
+		copy(x, c.grads[iv.Lo:iv.Hi])
+		c.scale(x)
+		kernel.Round(right, x)
+		c.struck(zero.LifeCopy, iv.Len(), func(k int) int { return iv.Lo + k }, func(k int) bool { return !same(right.At(k), f.copied.At(k)) })
 		c.look(zero.LifeCopy, f, f.copied)
 		all = append(all, f)
 	}
@@ -174,19 +179,19 @@ func (c *carrier) exchange(ctx context.Context, fills []*fill) ([][]float32, err
 		c.look(zero.LifeWire, f, f.sent)
 		kernel.Widen(mine[f.at.Lo:f.at.Hi], f.sent)
 	}
-	return c.gather(ctx, "buckets of the laboratory", mine)
+	return gather(ctx, c.desk, "buckets of the laboratory", mine)
 }
 
 // gather returns every rank's x.
-func (c *carrier) gather(ctx context.Context, name string, x []float32) ([][]float32, error) {
-	n, world := len(x), c.plan.World
+func gather(ctx context.Context, d zero.Desk, name string, x []float32) ([][]float32, error) {
+	n, world := len(x), d.Plan.World
 	bounds, all := make([]int, world+1), dtype.Make(dtype.F32, n*world)
 	for r := range bounds {
 		bounds[r] = r * n
 	}
-	sig := c.desk.Signature()
+	sig := d.Signature()
 	sig.Name, sig.Bucket = name, -1
-	err := comm.Do(ctx, c.desk.Comm, &comm.Op{Kind: comm.AllGather, Sig: sig, Bounds: bounds, Send: dtype.OfFloat32(x), Recv: all})
+	err := comm.Do(ctx, d.Comm, &comm.Op{Kind: comm.AllGather, Sig: sig, Bounds: bounds, Send: dtype.OfFloat32(x), Recv: all})
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +223,11 @@ func (c *carrier) addUp(source []int, all [][]float32) {
 				}
 			}
 			acc := c.desk.Sums.Slice(at+lo-run.Lo, at+hi-run.Lo)
+			right := dtype.Make(acc.DType, acc.Len())
+			right.Copy(acc)
+			inOrder(right, xs)
 			c.fold.run(acc, xs, span{bucket: b, places: place[lo:hi], micro: c.now.micro, rank: c.now.rank, wire: c.wireAt(lo)})
+			c.struck(zero.LifeFold, hi-lo, func(k int) int { return lo + k }, func(k int) bool { return !same(right.At(k), acc.At(k)) })
 		}
 	})
 }

@@ -27,6 +27,7 @@ func (c *carrier) fly(fills []*fill) {
 		if overlap && c.lab.has(OversizeLifetime) && c.oversize(f.at) {
 			c.released(f)
 		}
+		c.struck(zero.LifeWire, f.at.Len(), func(k int) int { return f.at.Lo + k }, func(k int) bool { return !same(f.copied.At(k), f.sent.At(k)) })
 	}
 }
 
@@ -97,10 +98,18 @@ func (c *carrier) addTails(ctx context.Context, fills []*fill) error {
 			tails[f.at.Lo+k] += f.stale[k]
 		}
 	}
-	all, err := c.gather(ctx, "tails of the laboratory", tails)
+	all, err := gather(ctx, c.desk, "tails of the laboratory", tails)
 	if err != nil {
 		return err
 	}
+	c.struck(zero.LifeFold, len(tails), func(k int) int { return k }, func(k int) bool {
+		for _, x := range all {
+			if x[k] != 0 {
+				return true
+			}
+		}
+		return false
+	})
 	c.desk.Region.Each(zero.Interval{Lo: 0, Hi: len(tails)}, func(run zero.Interval, at int) {
 		for e := run.Lo; e < run.Hi; e++ {
 			for _, x := range all {

@@ -14,6 +14,7 @@ import (
 type Lab struct {
 	names []string
 	seed  uint64
+	watch func(Strike) // nil for nobody
 }
 
 // New returns the laboratory with the faults of these names; none is the correct
@@ -50,7 +51,8 @@ type Rank struct {
 	// Tape are options of the tape.
 	Tape []framework.Option
 
-	skipped bool // this rank skips the running step alone
+	skipped bool // this rank skips the running step
+	allSkip bool // and so do all others
 	lab     *Lab
 }
 

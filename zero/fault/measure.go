@@ -11,20 +11,24 @@ import (
 func (l *Lab) measurers(p *zero.Parts) {
 	if l.has(NormLocal) || l.has(NaNSentinel) {
 		p.Measurer = func(d zero.Desk, own zero.Measurer) zero.Measurer {
+			right := &keeping{own: own}
+			own = right
 			if l.has(NormLocal) {
 				own = localNorm{d, own}
 			}
 			if l.has(NaNSentinel) {
 				own = sentinel{d, own}
 			}
-			return own
+			return watched{l, d, right, own}
 		}
 	}
 	if l.has(ClipAfterUpdateScale) {
 		p.Clip = func(d zero.Desk, own zero.Clip) zero.Clip {
 			return func(norm float64) float64 {
 				ratio := nextScaleRatio(d)
-				return own(norm/ratio) / ratio
+				wrong := own(norm/ratio) / ratio
+				l.struckNumber(d, zero.LifeClip, own(norm), wrong)
+				return wrong
 			}
 		}
 	}
@@ -91,14 +95,50 @@ func (r *Rank) skipping() {
 			return func(zero.Measure) bool { return false }
 		}
 	case r.lab.has(RankLocalSkip):
-		r.Parts.Skip = func(d zero.Desk, own zero.SkipRule) zero.SkipRule {
+		measure := r.Parts.Measurer
+		r.Parts.Measurer = func(d zero.Desk, own zero.Measurer) zero.Measurer {
+			if measure != nil {
+				own = measure(d, own)
+			}
+			return shares{d, own, r}
+		}
+		r.Parts.Skip = func(_ zero.Desk, own zero.SkipRule) zero.SkipRule {
 			return func(m zero.Measure) bool {
-				share := squares(d)
-				r.skipped = own(m) && share-share != 0
-				return false
+				r.skipped = r.skipped && own(m)
+				return r.skipped && r.allSkip
 			}
 		}
 	}
+}
+
+// shares looks which ranks' shares of the gradient are not finite. A rank knows only its
+// own; that it learns whether all are serves the laboratory, which lets a step end
+// regularly that no rank applies.
+type shares struct {
+	desk zero.Desk
+	own  zero.Measurer
+	rank *Rank
+}
+
+// Measure implements zero.Measurer.
+func (s shares) Measure(ctx context.Context) (zero.Measure, error) {
+	m, err := s.own.Measure(ctx)
+	if err != nil {
+		return m, err
+	}
+	flag := []float32{0}
+	if share := squares(s.desk); share-share != 0 {
+		flag[0] = 1
+	}
+	all, err := gather(ctx, s.desk, "overflows of the laboratory", flag)
+	if err != nil {
+		return m, err
+	}
+	s.rank.skipped, s.rank.allSkip = flag[0] == 1, true
+	for _, x := range all {
+		s.rank.allSkip = s.rank.allSkip && x[0] == 1
+	}
+	return m, nil
 }
 
 // halting is a rule that leaves everything as it is while its rank skips a step that
@@ -121,4 +161,40 @@ func (h halting) Validate() error {
 		return v.Validate()
 	}
 	return nil
+}
+
+// keeping remembers what the optimizer's own measurer said.
+type keeping struct {
+	own  zero.Measurer
+	said zero.Measure
+}
+
+// Measure implements zero.Measurer.
+func (k *keeping) Measure(ctx context.Context) (m zero.Measure, err error) {
+	k.said, err = k.own.Measure(ctx)
+	return k.said, err
+}
+
+// watched tells where faults have changed the norm.
+type watched struct {
+	lab   *Lab
+	desk  zero.Desk
+	right *keeping
+	own   zero.Measurer
+}
+
+// Measure implements zero.Measurer.
+func (w watched) Measure(ctx context.Context) (zero.Measure, error) {
+	m, err := w.own.Measure(ctx)
+	if err == nil {
+		w.lab.struckNumber(w.desk, zero.LifeNorm, w.right.said.Norm, m.Norm)
+	}
+	return m, err
+}
+
+// struckNumber tells of a strike at one number of a step.
+func (l *Lab) struckNumber(d zero.Desk, life zero.Life, right, wrong float64) {
+	if l.watch != nil && !same(right, wrong) {
+		l.watch(Strike{life, d.Signature().Step, -1, d.Comm.Rank(), -1})
+	}
 }
