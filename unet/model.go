@@ -94,6 +94,9 @@ func build(cfg Config, s *nn.Scope) *UNet2DModel {
 	down := buildDown(s, &c)
 	up := buildUp(s, &c)
 	mid := buildMid(s, &c)
+	if c.Variants.ParallelBranches > 0 {
+		up = append(up, step{block: newParallel(s.Sub("branches"), &c, first)})
+	}
 	m.normOut = nn.NewGroupNorm(s.Sub("conv_norm_out"), c.NormNumGroups, first, c.NormEps)
 	m.convOut = newConv3(s.Sub("conv_out"), first, c.OutChannels)
 	m.steps = append(append(down, mid...), up...)
@@ -166,11 +169,7 @@ func buildMid(s *nn.Scope, c *Config) []step {
 	if !c.Variants.SharedMiddle {
 		second.resnet = newResnetBlock(b.Sub("resnets", 1), c, ch, ch)
 	}
-	steps := []step{{block: first}, {block: second}}
-	if c.Variants.ParallelBranches {
-		steps = append(steps, step{block: newParallel(b.Sub("branches"), c, ch)})
-	}
-	return steps
+	return []step{{block: first}, {block: second}}
 }
 
 // buildLayers makes one layer per entry of widths, the channels that go in;

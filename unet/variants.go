@@ -22,9 +22,10 @@ type Variants struct {
 	// LabelDropout is the probability that a training batch takes the branch for no
 	// class.
 	LabelDropout float64
-	// ParallelBranches adds two branches of different size behind the middle block,
-	// whose outputs are added. In training, either may be computed first.
-	ParallelBranches bool
+	// ParallelBranches adds two branches behind the last block, whose outputs are
+	// added: so many resnets each, and an attention in one, so that they differ in
+	// size. In training, either may be computed first.
+	ParallelBranches int
 	// SelfConditioning gives the network its own prediction beside the picture: in
 	// half of the training batches that of a first pass without gradient, else zeros.
 	SelfConditioning bool
@@ -39,14 +40,15 @@ type Variants struct {
 func (v *validator) variants(c *Config) {
 	x := c.Variants
 	v.atLeast("num_classes", x.NumClasses, 0)
+	v.atLeast("parallel_branches", x.ParallelBranches, 0)
 	if !(x.LabelDropout >= 0 && x.LabelDropout <= 1) {
 		v.addf("label_dropout = %v: must be from 0 to 1", x.LabelDropout)
 	}
 	if x.LabelDropout > 0 && x.NumClasses == 0 {
 		v.addf("label_dropout = %v: there is no branch for labels without num_classes", x.LabelDropout)
 	}
-	if c.MidBlockType == "" && (x.ParallelBranches || x.SharedMiddle) {
-		v.addf("parallel_branches = %v, shared_middle = %v: there is no middle block", x.ParallelBranches, x.SharedMiddle)
+	if c.MidBlockType == "" && x.SharedMiddle {
+		v.addf("shared_middle = true: there is no middle block")
 	}
 }
 
@@ -115,26 +117,37 @@ func chance(t *framework.Tape, purpose framework.Purpose, p float64) bool {
 	return s.Train && len(s.Samples) > 0 && framework.NewStream(s.Seed, s.Step, s.Samples[0], purpose).Float64() < p
 }
 
-// parallel is two layers on one input, whose outputs are added.
-type parallel struct{ small, large *layer }
+// parallel is two runs of layers on one input, whose outputs are added.
+type parallel struct{ small, large chain }
+
+type chain []*layer
+
+func (ls chain) forward(t *framework.Tape, h, temb *framework.Tensor) *framework.Tensor {
+	for _, l := range ls {
+		h = l.forward(t, h, temb, nil)
+	}
+	return h
+}
 
 func newParallel(s *nn.Scope, c *Config, channels int) *parallel {
-	return &parallel{
-		small: &layer{resnet: newResnetBlock(s.Sub(0), c, channels, channels)},
-		large: &layer{
-			resnet: newResnetBlock(s.Sub(1, "resnet"), c, channels, channels),
-			attn:   newAttention(s.Sub(1, "attention"), c, channels, c.NormNumGroups),
-		},
+	run := func(branch int) (ls chain) {
+		for i := range c.Variants.ParallelBranches {
+			ls = append(ls, &layer{resnet: newResnetBlock(s.Sub(branch, "resnets", i), c, channels, channels)})
+		}
+		return ls
 	}
+	p := &parallel{small: run(0), large: run(1)}
+	p.large[0].attn = newAttention(s.Sub(1, "attentions", 0), c, channels, c.NormNumGroups)
+	return p
 }
 
 func (p *parallel) forward(t *framework.Tape, h, temb, _ *framework.Tensor) *framework.Tensor {
 	if chance(t, "branch order", 0.5) {
-		large := p.large.forward(t, h, temb, nil)
-		return t.Add(p.small.forward(t, h, temb, nil), large)
+		large := p.large.forward(t, h, temb)
+		return t.Add(p.small.forward(t, h, temb), large)
 	}
-	small := p.small.forward(t, h, temb, nil)
-	return t.Add(small, p.large.forward(t, h, temb, nil))
+	small := p.small.forward(t, h, temb)
+	return t.Add(small, p.large.forward(t, h, temb))
 }
 
 // conditioned returns x with the network's own prediction behind it.

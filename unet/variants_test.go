@@ -14,7 +14,7 @@ import (
 func allVariants() Config {
 	c := small()
 	c.Variants = Variants{
-		NumClasses: 3, LabelDropout: 0.5, ParallelBranches: true, SelfConditioning: true,
+		NumClasses: 3, LabelDropout: 0.5, ParallelBranches: 2, SelfConditioning: true,
 		SharedMiddle: true, CheckpointConvIn: true,
 	}
 	return c
@@ -54,7 +54,7 @@ func TestVariants(t *testing.T) {
 			t.Errorf("sample %d: branch for classes %v, for none %v: want one of them", sample, classes, none)
 		}
 		used[classes]++
-		first := slices.Index(order, "mid_block.branches.0.conv1.weight") < slices.Index(order, "mid_block.branches.1.resnet.conv1.weight")
+		first := slices.Index(order, "branches.0.resnets.0.conv1.weight") < slices.Index(order, "branches.1.resnets.0.conv1.weight")
 		orders[fmt.Sprint(first)]++
 		if len(order) != len(want) {
 			t.Errorf("sample %d: %d gradients of %d parameters", sample, len(order), len(want))

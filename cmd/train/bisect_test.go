@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "write the tables of docs/laboratory.md"
 var labBase = []string{
 	"data.kind=procedural", "data.train_samples=64", "model.sample_size=8", "model.block_out_channels=[8,8]",
 	`model.down_block_types=["DownBlock2D","AttnDownBlock2D"]`, `model.up_block_types=["AttnUpBlock2D","UpBlock2D"]`,
-	"model.norm_num_groups=4", "model.num_classes=5", "model.label_dropout=0.5", "model.parallel_branches=true",
+	"model.norm_num_groups=4", "model.num_classes=5", "model.label_dropout=0.5", "model.parallel_branches=1",
 	"model.self_conditioning=true", "model.shared_middle=true", "model.checkpoint_conv_in=true",
 	"model.activation_checkpointing.mode=reentrant",
 	"train_batch_size=8", "train_micro_batch_size_per_gpu=1", "comm.world=4", "bf16.enabled=true",

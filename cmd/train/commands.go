@@ -11,9 +11,11 @@ import (
 // commands are the words that may stand in front of the flags; without one, train
 // trains.
 var commands = map[string]func(args []string, stdout, stderr io.Writer) error{
-	"bisect": bisectCommand,
-	"config": configCommand,
-	"plan":   planCommand,
+	"bisect":  bisectCommand,
+	"compare": compareCommand,
+	"config":  configCommand,
+	"gap":     gapCommand,
+	"plan":    planCommand,
 }
 
 // dispatch runs the command that args name.

@@ -13,7 +13,13 @@ import (
 )
 
 // newLab returns the faults that a configuration asks for, none as a rule.
-func newLab(c *config.Config) (*fault.Lab, error) { return fault.New(c.Lab.Fault, c.Lab.Seed) }
+func newLab(c *config.Config) (*fault.Lab, error) {
+	lab, err := fault.New(c.Lab.Fault, c.Lab.Seed)
+	if err != nil {
+		return nil, err
+	}
+	return lab.Late(c.Lab.Late), nil
+}
 
 // checkLab refuses faults that do not go together, or with the rest.
 func checkLab(c *config.Config) error {

@@ -9,7 +9,7 @@ import (
 
 // variantSets turns every variant of the network on.
 var variantSets = []string{
-	"-set", "model.num_classes=5", "-set", "model.label_dropout=0.5", "-set", "model.parallel_branches=true",
+	"-set", "model.num_classes=5", "-set", "model.label_dropout=0.5", "-set", "model.parallel_branches=1",
 	"-set", "model.self_conditioning=true", "-set", "model.shared_middle=true", "-set", "model.checkpoint_conv_in=true",
 }
 

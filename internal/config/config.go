@@ -188,7 +188,7 @@ type Model struct {
 	// Departures from diffusers' network, for the laboratory.
 	NumClasses       int     `key:"num_classes"`
 	LabelDropout     float64 `key:"label_dropout"`
-	ParallelBranches bool    `key:"parallel_branches"`
+	ParallelBranches int     `key:"parallel_branches"`
 	SelfConditioning bool    `key:"self_conditioning"`
 	SharedMiddle     bool    `key:"shared_middle"`
 	CheckpointConvIn bool    `key:"checkpoint_conv_in"`
@@ -242,6 +242,7 @@ type Run struct {
 type Lab struct {
 	Fault []string `key:"fault"` // names of package zero/fault; none is the correct training
 	Seed  uint64   `key:"seed"`
+	Late  float64  `key:"late"` // probability that a race is lost
 }
 
 // Comm is the section [comm].

@@ -29,7 +29,7 @@ func modelKeys() []Key {
 		{Path: "model.act_fn", Kind: Enum, Allowed: []string{"silu", "swish"}, Default: "silu", Doc: "The activation function; both names mean the same one."},
 		{Path: "model.num_classes", Kind: Int, Range: atLeast(0), Default: 0, Doc: "For the laboratory: a branch of the time embedding for classes, and one of the same shape for no class. The labels are those of the data; it needs at least as many classes."},
 		{Path: "model.label_dropout", Kind: Float, Range: between(0, 1), Default: 0.0, Doc: "For the laboratory: probability that a micro-batch takes the branch for no class, so that ranks use different parameters."},
-		{Path: "model.parallel_branches", Kind: Bool, Default: false, Doc: "For the laboratory: two branches of different size behind the middle block, of which either may be computed first, so that ranks compute gradients in different orders."},
+		{Path: "model.parallel_branches", Kind: Int, Range: atLeast(0), Default: 0, Doc: "For the laboratory: two branches of so many resnets behind the last block, an attention in one of them, of which either may be computed first, so that ranks compute gradients in different orders."},
 		{Path: "model.self_conditioning", Kind: Bool, Default: false, Doc: "For the laboratory: the network sees its own prediction, in half of the micro-batches that of a first pass without gradient."},
 		{Path: "model.shared_middle", Kind: Bool, Default: false, Doc: "For the laboratory: the two resnets of the middle block share their weights, across checkpointed segments."},
 		{Path: "model.checkpoint_conv_in", Kind: Bool, Default: false, Doc: "For the laboratory: the first convolution is a checkpointed segment, whose input needs no gradient."},
@@ -91,5 +91,6 @@ func labKeys() []Key {
 	return []Key{
 		{Path: "lab.fault", Kind: Enums, Allowed: fault.Names(), Default: []string{}, Doc: "Faults of other trainers to train with, see [the laboratory](laboratory.md). The run's header, curves and checkpoints carry their names."},
 		{Path: "lab.seed", Kind: Int, Range: atLeast(0), Default: 0, Doc: "Seed of what a race would leave to chance."},
+		{Path: "lab.late", Kind: Float, Range: between(0, 1), Default: fault.DefaultLate, Doc: "Probability that a buffer is written before it was sent, where a fault lets it: close to 1 where the backward pass is much faster than the network."},
 	}
 }

@@ -41,7 +41,10 @@ type Curve struct {
 // LossPlot writes a PNG file of losses over steps, the loss on a logarithmic
 // axis. Values that are not finite or not positive have no place on it; the
 // line is broken there. A plot without any value has empty axes.
-func LossPlot(path, title string, curves ...Curve) error {
+func LossPlot(path, title string, curves ...Curve) error { return Plot(path, title, "loss", curves...) }
+
+// Plot is LossPlot for another quantity, which stands on its axis.
+func Plot(path, title, quantity string, curves ...Curve) error {
 	p := plot.New()
 	e := emptyExtent()
 	for _, c := range curves {
@@ -50,7 +53,7 @@ func LossPlot(path, title string, curves ...Curve) error {
 		}
 		e.include(c)
 	}
-	style(p, title)
+	style(p, title, quantity)
 	e.apply(p)
 	p.Add(grid())
 	for i, c := range curves {
@@ -66,10 +69,10 @@ func LossPlot(path, title string, curves ...Curve) error {
 	})
 }
 
-func style(p *plot.Plot, title string) {
+func style(p *plot.Plot, title, quantity string) {
 	p.Title.Text, p.Title.Padding = title, 8
 	sansSerif(&p.Title.TextStyle, 14)
-	p.X.Label.Text, p.Y.Label.Text = "step", "loss"
+	p.X.Label.Text, p.Y.Label.Text = "step", quantity
 	p.Y.Scale = plot.LogScale{}
 	p.Y.Tick.Marker = plot.TickerFunc(logTicks)
 	p.X.Tick.Marker = plot.TickerFunc(stepTicks)

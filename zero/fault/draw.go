@@ -16,13 +16,23 @@ func (l *Lab) draw(what string, m moment) *rand.Rand {
 	return rand.New(rand.NewPCG(l.seed^h.Sum64(), key*0x9e3779b97f4a7c15+1))
 }
 
-// late is the chance that what should have been waited for has not happened.
-const late = 0.5
+// DefaultLate is the chance that what should have been waited for has not happened,
+// unless Late says otherwise.
+const DefaultLate = 0.5
+
+// Late returns a laboratory with the same faults in which races are lost with
+// probability p, from 0 to 1: close to 1 where a backward is much faster than the
+// network.
+func (l *Lab) Late(p float64) *Lab {
+	w := *l
+	w.late = p
+	return &w
+}
 
 // overtaken draws whether something comes too late, and how much of n elements was done
 // by then.
-func overtaken(r *rand.Rand, n int) (done int, ok bool) {
-	if r.Float64() >= late {
+func (l *Lab) overtaken(r *rand.Rand, n int) (done int, ok bool) {
+	if r.Float64() >= l.late {
 		return n, false
 	}
 	return r.IntN(n), true

@@ -37,7 +37,7 @@ func (c *carrier) overwrite(name string, f *fill, fills []*fill, later int) {
 	if later >= len(fills) || fills[later].copied.DType != f.copied.DType {
 		return
 	}
-	done, ok := overtaken(c.lab.draw(name, c.now), f.at.Len())
+	done, ok := c.lab.overtaken(c.lab.draw(name, c.now), f.at.Len())
 	if !ok {
 		return
 	}
@@ -54,7 +54,7 @@ func (c *carrier) halfFilled(f *fill) {
 	r := c.lab.draw(OneProducerWait, c.now)
 	for k := len(f.pieces) - 2; k >= 0; k -= 2 {
 		p := f.pieces[k]
-		done, ok := overtaken(r, p.Len())
+		done, ok := c.lab.overtaken(r, p.Len())
 		if !ok {
 			continue
 		}
@@ -69,7 +69,7 @@ func (c *carrier) halfFilled(f *fill) {
 // them from bits that mean nothing.
 func (c *carrier) released(f *fill) {
 	r := c.lab.draw(OversizeLifetime, c.now)
-	done, ok := overtaken(r, f.at.Len())
+	done, ok := c.lab.overtaken(r, f.at.Len())
 	if !ok {
 		return
 	}

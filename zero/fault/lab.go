@@ -14,6 +14,7 @@ import (
 type Lab struct {
 	names []string
 	seed  uint64
+	late  float64
 	watch func(Strike) // nil for nobody
 }
 
@@ -35,7 +36,7 @@ func New(names []string, seed uint64) (*Lab, error) {
 		}
 		taken[c.piece] = name
 	}
-	return &Lab{names: slices.Clone(names), seed: seed}, nil
+	return &Lab{names: slices.Clone(names), seed: seed, late: DefaultLate}, nil
 }
 
 // Names returns the names of the chosen faults.
