@@ -51,6 +51,7 @@ type GradHook func(p *Param, grad dtype.Buffer) error
 type Tape struct {
 	compute dtype.DType
 	hook    GradHook
+	segment CheckpointFunc // nil: the tape's own
 	sample  Sample
 
 	observer Observer // or nil

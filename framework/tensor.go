@@ -90,6 +90,9 @@ func (x *Tensor) Dense() *tensor.Dense {
 	return tensor.New(tensor.WithShape(x.shape...), tensor.WithBacking(x.Float32s()))
 }
 
+// NeedsGrad reports whether a backward will bring the tensor a gradient.
+func (x *Tensor) NeedsGrad() bool { return x.needsGrad() }
+
 func numel(shape []int) int {
 	n := 1
 	for _, d := range shape {

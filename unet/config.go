@@ -65,6 +65,8 @@ type Config struct {
 	ClassEmbedType    StringOrNull `json:"class_embed_type"`    // null
 	NumClassEmbeds    IntOrNull    `json:"num_class_embeds"`    // null
 	NumTrainTimesteps IntOrNull    `json:"num_train_timesteps"` // unused by positional embeddings
+
+	Variants Variants `json:"-"` // none in diffusers' network
 }
 
 // DefaultConfig returns the defaults of diffusers' UNet2DModel, a network of

@@ -15,14 +15,39 @@ import (
 // do not fit the model, a number of timesteps that is not B, and an image that
 // is too small to be halved once per level.
 func (m *UNet2DModel) Forward(t *framework.Tape, x *framework.Tensor, timesteps []int) (*framework.Tensor, error) {
+	return m.ForwardLabeled(t, x, timesteps, nil)
+}
+
+// ForwardLabeled is Forward for a network with classes, see Variants: labels [B] are
+// from 0 to NumClasses-1, nil for no class.
+func (m *UNet2DModel) ForwardLabeled(t *framework.Tape, x *framework.Tensor, timesteps, labels []int) (*framework.Tensor, error) {
 	if err := m.check(x, timesteps); err != nil {
 		return nil, err
 	}
+	if err := m.classes.check(labels, x.Dim(0)); err != nil {
+		return nil, err
+	}
+	x = m.conditioned(t, x, timesteps, labels)
+	return m.predict(t, x, timesteps, labels), nil
+}
+
+// predict is the network; x [B,inputs,H,W] has been checked.
+func (m *UNet2DModel) predict(t *framework.Tape, x *framework.Tensor, timesteps, labels []int) *framework.Tensor {
+	features := m.embed(t, timesteps)
+	e := m.classes.forward(t, m.timeEmbedding.Forward(t, features), features, labels)
 	// Every resnet applies SiLU to the time embedding first, so it is done once.
-	temb := t.SiLU(m.timeEmbedding.Forward(t, m.embed(t, timesteps)))
-	h := m.convIn.Forward(t, x)
+	temb := t.SiLU(e)
+	h := m.first(t, x)
 	h = m.runSegments(t, h, temb)
-	return m.convOut.Forward(t, m.normOut.ForwardSiLU(t, h)), nil
+	return m.convOut.Forward(t, m.normOut.ForwardSiLU(t, h))
+}
+
+// first is the first convolution.
+func (m *UNet2DModel) first(t *framework.Tape, x *framework.Tensor) *framework.Tensor {
+	if !m.cfg.Variants.CheckpointConvIn {
+		return m.convIn.Forward(t, x)
+	}
+	return t.Checkpoint(m.mode, x, func(x *framework.Tensor) *framework.Tensor { return m.convIn.Forward(t, x) })
 }
 
 func (m *UNet2DModel) check(x *framework.Tensor, timesteps []int) error {

@@ -28,6 +28,7 @@ func ActivationMemory(cfg Config, p Pass) (int64, error) {
 		return 0, fmt.Errorf("unet: a pass over a batch of %d pictures", p.Batch)
 	}
 	m := build(cfg, nn.NewDryScope(p.Compute))
+	m.dry = true
 	if err := m.SetCheckpointing(p.Mode, p.Segments); err != nil {
 		return 0, err
 	}

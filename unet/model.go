@@ -24,12 +24,14 @@ type UNet2DModel struct {
 	freqs         []float64
 	convIn        *nn.Conv2d
 	timeEmbedding *nn.TimestepEmbedding
+	classes       *classes // nil for none
 	steps         []step
 	normOut       *nn.GroupNorm
 	convOut       *nn.Conv2d
 
 	mode     framework.Mode
 	segments []segment // consecutive runs of steps, each a checkpoint
+	dry      bool      // built for a prediction of memory: parameters have no values
 }
 
 // step is a block with what it does to the stack of skip connections.
@@ -86,11 +88,15 @@ func build(cfg Config, s *nn.Scope) *UNet2DModel {
 	m := &UNet2DModel{cfg: c}
 	first := c.BlockOutChannels[0]
 	m.freqs = timestepFreqs(first, c.FreqShift)
-	m.convIn = newConv3(s.Sub("conv_in"), c.InChannels, first)
+	m.convIn = newConv3(s.Sub("conv_in"), c.inputs(), first)
 	m.timeEmbedding = nn.NewTimestepEmbedding(s.Sub("time_embedding"), first, c.timeDim())
+	m.classes = newClasses(s, &c)
 	down := buildDown(s, &c)
 	up := buildUp(s, &c)
 	mid := buildMid(s, &c)
+	if c.Variants.ParallelBranches > 0 {
+		up = append(up, step{block: newParallel(s.Sub("branches"), &c, first)})
+	}
 	m.normOut = nn.NewGroupNorm(s.Sub("conv_norm_out"), c.NormNumGroups, first, c.NormEps)
 	m.convOut = newConv3(s.Sub("conv_out"), first, c.OutChannels)
 	m.steps = append(append(down, mid...), up...)
@@ -159,7 +165,10 @@ func buildMid(s *nn.Scope, c *Config) []step {
 		first.attn = newAttention(b.Sub("attentions", 0), c, ch, groups)
 	}
 	first.resnet = newResnetBlock(b.Sub("resnets", 0), c, ch, ch)
-	second := &layer{resnet: newResnetBlock(b.Sub("resnets", 1), c, ch, ch)}
+	second := &layer{resnet: first.resnet}
+	if !c.Variants.SharedMiddle {
+		second.resnet = newResnetBlock(b.Sub("resnets", 1), c, ch, ch)
+	}
 	return []step{{block: first}, {block: second}}
 }
 

@@ -86,6 +86,29 @@ func NewScheduleFromBetas(betas []float64) (*Schedule, error) {
 	return s, nil
 }
 
+// NewScheduleFromAlphasCumprod builds a schedule of given ᾱ, which are copied: from 1
+// down to 0, none above the one before. Where two are equal, β is 0 and a timestep adds
+// nothing.
+func NewScheduleFromAlphasCumprod(products []float64) (*Schedule, error) {
+	if len(products) == 0 {
+		return nil, fmt.Errorf("a noise schedule needs at least one timestep")
+	}
+	s := &Schedule{betas: make([]float64, len(products)), alphasCumprod: slices.Clone(products)}
+	before := 1.0
+	for t, a := range products {
+		if !(a >= 0 && a <= before) {
+			return nil, fmt.Errorf("alpha_cumprod[%d] = %g: must be from 0 to %g, the one before", t, a, before)
+		}
+		if before > 0 {
+			s.betas[t] = 1 - a/before
+		} else {
+			s.betas[t] = 1
+		}
+		before = a
+	}
+	return s, nil
+}
+
 // namedBetas computes a schedule of diffusers' DDPMScheduler by its name.
 func namedBetas(c ScheduleConfig) ([]float64, error) {
 	n := c.NumTrainTimesteps

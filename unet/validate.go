@@ -26,6 +26,7 @@ func (c *Config) Validate() error {
 	v.heads(c)
 	v.numbers(c)
 	v.unsupported(c)
+	v.variants(c)
 	if len(v.problems) == 0 {
 		return nil
 	}

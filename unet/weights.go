@@ -154,6 +154,9 @@ func currentName(key string) string {
 // parameter, row-major: master weights or a moving average, for example; nil
 // stores the parameters' own values. Each file appears whole or not at all.
 func (m *UNet2DModel) SaveDiffusers(dir string, values func(p *framework.Param) []float32) error {
+	if m.cfg.Variants != (Variants{}) {
+		return fmt.Errorf("save %s: a network with variants has no form in diffusers' files", dir)
+	}
 	if values == nil {
 		values = func(p *framework.Param) []float32 { return p.Value.Float32s() }
 	}

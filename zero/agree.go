@@ -14,7 +14,7 @@ import (
 // manifest is a text of everything that must be equal on all ranks, one fact a
 // line: configuration, groups, and each parameter with a hash of its initial
 // weights.
-func manifest(params []Param, cfg Config, groups []Group) string {
+func manifest(params []Param, cfg Config, groups []Group, parts []string) string {
 	var b strings.Builder
 	z := cfg.ZeroOptimization
 	for _, f := range []struct {
@@ -42,6 +42,7 @@ func manifest(params []Param, cfg Config, groups []Group) string {
 		{"zero_optimization.load_from_fp32_weights", z.LoadFromFP32Weights},
 		{"data types", cfg.Policy()},
 		{"fp16", fmt.Sprintf("%+v", cfg.FP16)},
+		{"lab.fault", parts},
 		{"groups", len(groups)},
 		{"parameters", len(params)},
 	} {

@@ -32,6 +32,8 @@ type gradients struct {
 	comm   comm.Communicator
 	shard  *shard
 	ledger *ledger
+	route  Route // itself, unless Parts has another
+	probe  Probe // nil for none
 
 	predivisor float64
 	places     [][]place // by bucket; nil: in order of the elements
@@ -57,6 +59,7 @@ type gradients struct {
 	bad     int    // lowest element of this rank's gradients that is Inf or NaN in this step, -1 for none
 
 	step     int   // for signatures
+	micro    int   // backwards of this step that were closed
 	order    []int // buckets in the order they are sent
 	next     int   // place in order of the next one
 	measured []int // buckets in the order they became full; nil once the ranks have agreed
@@ -79,9 +82,9 @@ type bucket struct {
 	missing int  // elements that have no gradient yet
 }
 
-func newGradients(plan *Plan, c comm.Communicator, s *shard, layout uint64, l *ledger) *gradients {
+func newGradients(plan *Plan, c comm.Communicator, s *shard, layout uint64, l *ledger, probe Probe) *gradients {
 	g := &gradients{
-		plan: plan, rank: c.Rank(), layout: layout, comm: c, shard: s, ledger: l,
+		plan: plan, rank: c.Rank(), layout: layout, comm: c, shard: s, ledger: l, probe: probe,
 		predivisor: plan.predivisor(),
 		changed:    make(chan struct{}),
 		buckets:    make([]bucket, len(plan.Buckets)),
@@ -100,6 +103,7 @@ func newGradients(plan *Plan, c comm.Communicator, s *shard, layout uint64, l *l
 	if len(g.order) > 1 {
 		g.measured = make([]int, 0, len(g.order))
 	}
+	g.route = g
 	g.layPlaces()
 	g.allocate()
 	g.start()
@@ -146,8 +150,8 @@ func (g *gradients) poolOf(b int) *pool {
 	panic(fmt.Sprintf("zero: no buffers for bucket %d", b))
 }
 
-// put takes the gradient of parameter i: rounds it into its buckets and sends what
-// is full, or only adds it to the local sums.
+// put takes the gradient of parameter i and gives it to the route, or only adds it
+// to the local sums.
 func (g *gradients) put(ctx context.Context, i int, grad []float32) error {
 	sends, err := g.enter(i)
 	if err != nil {
@@ -158,15 +162,24 @@ func (g *gradients) put(ctx context.Context, i int, grad []float32) error {
 	if !ok {
 		return nil
 	}
+	if g.probe != nil {
+		g.lookLocal(s.Interval, grad)
+	}
 	if g.plan.local() {
 		g.addLocal(s, grad)
 	}
 	if !sends {
 		return nil
 	}
-	for b := g.plan.bucketsOf(s.Interval); b < len(g.buckets) && g.plan.Buckets[b].Hi > s.Lo; b++ {
-		piece := g.plan.Buckets[b].intersect(s.Interval)
-		if err := g.fill(ctx, b, piece, grad[piece.Lo-s.Lo:piece.Hi-s.Lo]); err != nil {
+	return g.route.Take(ctx, i, s.Interval, grad)
+}
+
+// Take implements Route: it rounds a gradient into its buckets and sends what is
+// full.
+func (g *gradients) Take(ctx context.Context, _ int, at Interval, grad []float32) error {
+	for b := g.plan.bucketsOf(at); b < len(g.buckets) && g.plan.Buckets[b].Hi > at.Lo; b++ {
+		piece := g.plan.Buckets[b].intersect(at)
+		if err := g.fill(ctx, b, piece, grad[piece.Lo-at.Lo:piece.Hi-at.Lo]); err != nil {
 			return err
 		}
 	}
@@ -210,10 +223,11 @@ func (g *gradients) fill(ctx context.Context, b int, piece Interval, x []float32
 		return err
 	}
 	bad := g.write(b, buf, piece, x)
-	g.mu.Lock()
-	if bad >= 0 && (g.bad < 0 || bad < g.bad) {
-		g.bad = bad
+	if g.probe != nil {
+		g.lookBucket(LifeCopy, g.micro, b, piece, buf)
 	}
+	g.mu.Lock()
+	g.noteBad(bad)
 	g.buckets[b].missing -= piece.Len()
 	full := g.buckets[b].missing == 0
 	if full {
@@ -288,19 +302,34 @@ func (g *gradients) finish(ctx context.Context) (sent bool, err error) {
 	}
 	g.mu.Unlock()
 	if sends {
-		if err := g.fillRest(ctx); err != nil {
+		if err := g.route.Rest(ctx); err != nil {
 			return false, err
 		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.next, g.begun, g.pending = 0, false, !sends
+	g.micro++
 	clear(g.ready)
 	return sends, g.err
 }
 
-// fillRest fills and sends what is not ready.
-func (g *gradients) fillRest(ctx context.Context) error {
+// noteBad keeps the lowest element that is not finite; -1 is none. g.mu is held.
+func (g *gradients) noteBad(element int) {
+	if element >= 0 && (g.bad < 0 || element < g.bad) {
+		g.bad = element
+	}
+}
+
+// nonFinite is noteBad for callers without the lock.
+func (g *gradients) nonFinite(element int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.noteBad(element)
+}
+
+// Rest implements Route: it fills and sends what is not ready.
+func (g *gradients) Rest(ctx context.Context) error {
 	g.mu.Lock()
 	rest := g.order[g.next:]
 	g.mu.Unlock()
@@ -328,7 +357,7 @@ func (g *gradients) unsent() bool {
 // gradients of the step are in the accumulators.
 func (g *gradients) complete(ctx context.Context) error {
 	if g.unsent() {
-		if err := g.fillRest(ctx); err != nil {
+		if err := g.route.Rest(ctx); err != nil {
 			return err
 		}
 		g.mu.Lock()

@@ -58,6 +58,7 @@ type trial struct {
 	// noSync says which backwards run inside NoSync; nil for none.
 	noSync func(s, m int) bool
 	wrap   func(comm.Communicator) comm.Communicator
+	parts  Parts
 	opts   []local.Option
 }
 
@@ -151,7 +152,7 @@ func (tr trial) run(t fataler) (outcome, []error) {
 		if tr.wrap != nil {
 			c = tr.wrap(c)
 		}
-		o, err := New(context.Background(), tr.params(), tr.cfg, c, tr.rule, tr.groups...)
+		o, err := tr.parts.New(context.Background(), tr.params(), tr.cfg, c, tr.rule, tr.groups...)
 		if err != nil {
 			return err
 		}

@@ -26,14 +26,15 @@ type norm struct {
 	recv   dtype.Buffer // the same of every rank
 }
 
-// measure is what a norm exchange tells; it is equal on all ranks.
-type measure struct {
-	norm    float64 // of the mean, unscaled gradient; Inf or NaN when that is not finite
-	element int     // lowest element known to be Inf or NaN, -1 when all are finite
-	rank    int     // the rank whose micro-batches had it first; -1 when only the sum does
+// Measure is what is known of a step's gradient; it is equal on all ranks.
+type Measure struct {
+	Norm    float64 // of the mean, unscaled gradient; Inf or NaN when that is not finite
+	Element int     // lowest element known to be Inf or NaN, -1 when all are finite
+	Rank    int     // the rank whose micro-batches had it first; -1 when only the sum does
 }
 
-func (m measure) finite() bool { return m.norm-m.norm == 0 }
+// Finite reports whether the norm is.
+func (m Measure) Finite() bool { return m.Norm-m.Norm == 0 }
 
 // normSums returns how many float64 rank sends in a norm exchange.
 func (p *Plan) normSums(rank int) int {
@@ -52,7 +53,7 @@ func newNorm(plan *Plan, rank int, l *ledger) *norm {
 
 // measure runs the exchange. bad is the lowest element of this rank's own
 // gradients that is not finite, -1 when all are.
-func (n *norm) measure(ctx context.Context, c comm.Communicator, s *shard, g gradient, bad int, sig comm.Signature) (measure, error) {
+func (n *norm) measure(ctx context.Context, c comm.Communicator, s *shard, g gradient, bad int, sig comm.Signature) (Measure, error) {
 	sums := n.send.F64[:n.send.Len()-normExtras]
 	s.sumSquares(sums, n.plan.NormBlock, g)
 	extras := n.send.F64[len(sums):]
@@ -66,14 +67,14 @@ func (n *norm) measure(ctx context.Context, c comm.Communicator, s *shard, g gra
 	sig.Name, sig.Bucket = nameNorm, -1
 	err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: sig, Bounds: n.bounds, Send: n.send, Recv: n.recv})
 	if err != nil {
-		return measure{}, err
+		return Measure{}, err
 	}
 	return n.total(), nil
 }
 
 // total adds the block sums in block order and finds the first bad element. The
 // ranks' own gradients come first: they tell whose micro-batch it was.
-func (n *norm) total() measure {
+func (n *norm) total() Measure {
 	copy(n.at, n.bounds)
 	var sum float64
 	for _, s := range n.plan.segments {
@@ -83,19 +84,19 @@ func (n *norm) total() measure {
 		}
 		n.at[s.owner] += blocks
 	}
-	m := measure{element: -1, rank: -1, norm: math.Sqrt(sum)}
+	m := Measure{Element: -1, Rank: -1, Norm: math.Sqrt(sum)}
 	summed := -1
 	for r := range n.plan.World {
 		extras := n.recv.F64[n.bounds[r+1]-normExtras : n.bounds[r+1]]
-		if e := int(extras[0]); e >= 0 && (m.element < 0 || e < m.element) {
-			m.element, m.rank = e, r
+		if e := int(extras[0]); e >= 0 && (m.Element < 0 || e < m.Element) {
+			m.Element, m.Rank = e, r
 		}
 		if e := int(extras[1]); e >= 0 && (summed < 0 || e < summed) {
 			summed = e
 		}
 	}
-	if m.element < 0 {
-		m.element = summed
+	if m.Element < 0 {
+		m.Element = summed
 	}
 	return m
 }

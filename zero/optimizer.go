@@ -52,6 +52,11 @@ type Optimizer struct {
 	scaler  *scaler
 	weights *gatherer
 
+	parts    Parts // as given; these are in use:
+	measurer Measurer
+	clip     Clip
+	skips    SkipRule
+
 	micro   int  // backwards of this step that are closed
 	noSync  bool // inside NoSync
 	tried   int
@@ -83,17 +88,10 @@ type StepResult struct {
 // weights into the Values; the communicator stays the caller's to close, after
 // Close.
 func New(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule, groups ...Group) (*Optimizer, error) {
-	o, err := build(ctx, params, cfg, c, rule, groups)
-	if err != nil {
-		if !errors.As(err, new(*disagreement)) { // which all ranks have found
-			c.Abort(err)
-		}
-		return nil, err
-	}
-	return o, nil
+	return Parts{}.New(ctx, params, cfg, c, rule, groups...)
 }
 
-func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator, rule Rule, groups []Group) (*Optimizer, error) {
+func build(ctx context.Context, parts Parts, params []Param, cfg Config, c comm.Communicator, rule Rule, groups []Group) (*Optimizer, error) {
 	plan, err := NewPlan(params, cfg, c.Size())
 	if err != nil {
 		return nil, err
@@ -104,22 +102,26 @@ func build(ctx context.Context, params []Param, cfg Config, c comm.Communicator,
 	if err := checkParams(params, plan.policy, len(groups)); err != nil {
 		return nil, err
 	}
+	if err := parts.fit(plan); err != nil {
+		return nil, err
+	}
 	m := &meter{Communicator: c}
 	c = m
-	layout, err := agree(ctx, c, manifest(params, cfg, groups))
+	layout, err := agree(ctx, c, manifest(params, cfg, groups, parts.Names))
 	if err != nil {
 		return nil, err
 	}
 	o := &Optimizer{
 		plan: plan, cfg: cfg, params: slices.Clone(params), comm: c, meter: m, groups: groups,
-		layout: layout, ledger: new(ledger), scaler: newScaler(cfg.FP16),
+		layout: layout, ledger: new(ledger), scaler: newScaler(cfg.FP16), parts: parts,
 	}
 	flat := values(o.params, plan, o.ledger)
 	o.shard = newShard(plan, c.Rank(), groups, o.ledger)
 	o.norm = newNorm(plan, c.Rank(), o.ledger)
 	o.weights = newGatherer(plan, c.Rank(), o.params, flat, o.ledger)
 	load(o.params, o.shard, plan)
-	o.grads = newGradients(plan, c, o.shard, layout, o.ledger)
+	o.grads = newGradients(plan, c, o.shard, layout, o.ledger, parts.Probe)
+	o.assemble()
 	o.nextBackward()
 	return o, nil
 }
@@ -183,13 +185,15 @@ func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
 	if err := o.complete(ctx); err != nil {
 		return StepResult{}, err
 	}
-	grad := gradient{divisor: o.divisor(), clip: 1}
-	m, err := o.norm.measure(ctx, o.comm, o.shard, grad, o.grads.bad, o.signature())
+	m, err := o.measurer.Measure(ctx)
 	if err != nil {
 		return StepResult{}, o.grads.fail(err)
 	}
-	grad.clip = clipCoefficient(o.cfg.GradientClipping, m.norm)
-	apply := m.finite() || !o.cfg.CheckGradOverflow
+	grad := gradient{divisor: o.divisor(), clip: o.clip(m.Norm)}
+	if o.parts.Probe != nil {
+		o.lookStep(m, grad.clip)
+	}
+	apply := !o.skips(m)
 	if apply {
 		home := o.weights.home(o.shard)
 		o.shard.update(o.groups, o.applied+1, lr, grad, home)
@@ -199,14 +203,17 @@ func (o *Optimizer) Step(ctx context.Context, lr float64) (StepResult, error) {
 	} else {
 		o.shard.clear()
 	}
+	if o.parts.Probe != nil {
+		o.lookWeights()
+	}
 	return o.count(apply, m, grad.clip)
 }
 
 // count ends a step: counters, loss scale, and the stop after too many skips.
-func (o *Optimizer) count(applied bool, m measure, clip float64) (StepResult, error) {
+func (o *Optimizer) count(applied bool, m Measure, clip float64) (StepResult, error) {
 	o.tried++
 	o.micro = 0
-	r := StepResult{Step: o.tried, Applied: applied, Norm: m.norm, ClipCoefficient: clip, LossScale: o.scaler.scale}
+	r := StepResult{Step: o.tried, Applied: applied, Norm: m.Norm, ClipCoefficient: clip, LossScale: o.scaler.scale}
 	err := o.scaler.update(!applied)
 	r.NextLossScale = o.scaler.scale
 	if applied {

@@ -13,6 +13,7 @@ import (
 type job struct {
 	bucket int
 	buf    dtype.Buffer
+	micro  int
 }
 
 // start begins the reducer: a goroutine of its own when overlapping, otherwise
@@ -56,7 +57,7 @@ func (g *gradients) send(b int) {
 	for g.next < len(g.order) && g.buckets[g.order[g.next]].missing == 0 {
 		b := g.order[g.next]
 		s := &g.buckets[b]
-		g.queue = append(g.queue, job{b, s.buf})
+		g.queue = append(g.queue, job{b, s.buf, g.micro})
 		*s = bucket{sending: true, missing: g.plan.Buckets[b].Len()}
 		g.sending++
 		if g.kept == nil {
@@ -114,6 +115,9 @@ func (g *gradients) reduce(ctx context.Context, j job) error {
 		Send: j.buf.Slice(0, iv.Len()),
 		Recv: g.shard.segment(iv),
 	}
+	if g.probe != nil {
+		g.lookBucket(LifeWire, j.micro, j.bucket, iv, j.buf)
+	}
 	var err error
 	switch {
 	case g.plan.foldsWhole():
@@ -129,6 +133,9 @@ func (g *gradients) reduce(ctx context.Context, j job) error {
 	}
 	if err != nil {
 		return fmt.Errorf("reducing %s: %w", g.plan.nameOf(iv), err)
+	}
+	if g.probe != nil {
+		g.lookFold(j)
 	}
 	return nil
 }

@@ -31,9 +31,9 @@ func (s *Skip) String() string {
 }
 
 // skip describes the step of r, which m found not finite.
-func (o *Optimizer) skip(m measure, r StepResult) *Skip {
-	s := &Skip{Step: r.Step, Rank: m.rank, policy: o.plan.policy, scale: r.LossScale, next: r.NextLossScale}
-	if in := o.plan.spansIn(Interval{m.element, m.element + 1}); len(in) > 0 {
+func (o *Optimizer) skip(m Measure, r StepResult) *Skip {
+	s := &Skip{Step: r.Step, Rank: m.Rank, policy: o.plan.policy, scale: r.LossScale, next: r.NextLossScale}
+	if in := o.plan.spansIn(Interval{m.Element, m.Element + 1}); len(in) > 0 {
 		s.Param = o.plan.names[in[0].param]
 	}
 	if o.scaler.dynamic {

@@ -80,7 +80,7 @@ func (g *gradients) end(err error) {
 // nextStep begins a step, or ends the training with err.
 func (g *gradients) nextStep(step int, err error) {
 	g.mu.Lock()
-	g.step, g.bad, g.final = step, -1, false
+	g.step, g.micro, g.bad, g.final = step, 0, -1, false
 	g.mu.Unlock()
 	if err != nil {
 		g.end(err)

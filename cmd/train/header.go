@@ -28,6 +28,9 @@ func (j *job) header() {
 	line("activations", "%s at most, of a micro-batch and its backward", mib(j.activations))
 	line("engine", "%s, %d ranks as goroutines, GOMAXPROCS %d", c.Comm.Engine, c.Comm.World, runtime.GOMAXPROCS(0))
 	line("run", "seed %d, %s steps%s", c.Run.Seed, thousands(c.Run.Steps), j.describeResume())
+	if names := c.Lab.Fault; len(names) > 0 {
+		line("FAULTS", "%s, seed %d: this training is wrong on purpose", strings.Join(names, ", "), c.Lab.Seed)
+	}
 	line("output", "%s", j.out)
 	if j.web != nil {
 		line("live", "%s", j.web.URL())

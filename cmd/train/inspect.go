@@ -142,6 +142,9 @@ func describeState(f *checkpoint.Folder, say func(name, format string, args ...a
 		return
 	}
 	say("data", "%s samples seen, seed %d", thousands(s.Samples), s.Seed)
+	if len(s.Faults) > 0 {
+		say("FAULTS", "%s: this training is wrong on purpose", strings.Join(s.Faults, ", "))
+	}
 	if n := len(s.Curves.Loss); n > 0 {
 		say("loss", "%.5f at the last step", values(s.Curves.Loss[n-1:])[0])
 	}

@@ -43,7 +43,7 @@ func TestDiffusersComputesTheSame(t *testing.T) {
 	x := values("x")
 	err = local.Run(context.Background(), 1, func(ctx context.Context, c comm.Communicator) error {
 		v := net.viewer(c, 3, 8, 8)
-		out, err := v.predict([]int{3, 3, 8, 8}, x, []int{0, 421, 999})
+		out, err := v.predict([]int{3, 3, 8, 8}, x, []int{0, 421, 999}, nil)
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/zerogap/zerogap/zero"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/local"
+	"github.com/zerogap/zerogap/zero/fault"
 )
 
 // job is one training: everything that is known before the first rank starts.
@@ -39,9 +40,8 @@ type job struct {
 
 	stdout io.Writer
 	quiet  bool
-	addr   string      // of the web page, "" for none
-	stop   atomic.Bool // the user wants the run to end after this step
-	hurry  atomic.Bool // and without pictures
+	addr   string // of the web page, "" for none
+	halt
 
 	// rank 0's
 	monitors []monitor.Writer
@@ -53,6 +53,10 @@ type job struct {
 	progress         *progress.Line
 	display          atomic.Pointer[progress.Line] // progress, for who does not wait for it
 	curves           curves
+
+	// of a rehearsal
+	probe  zero.Probe         // nil for none
+	strike func(fault.Strike) // nil for none
 }
 
 // prepare reads and checks everything that can be wrong before work starts, and

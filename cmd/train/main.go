@@ -33,6 +33,7 @@ import (
 	"os/signal"
 	"runtime/pprof"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -145,7 +146,7 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	defer onInterrupt(j, cancel, func(text string) { j.notify(stderr, text) })()
+	defer onInterrupt(&j.halt, cancel, func(text string) { j.notify(stderr, text) })()
 	if o.profile != "" {
 		f, err := os.Create(o.profile)
 		if err != nil {
@@ -162,10 +163,16 @@ func train(o options, stdout, stderr io.Writer) (err error) {
 	return j.run(ctx)
 }
 
+// halt is what the user has asked for by a signal.
+type halt struct {
+	stop  atomic.Bool // end the run after this step
+	hurry atomic.Bool // and without pictures
+}
+
 // onInterrupt makes the first Ctrl-C or SIGTERM ask for a stop at the end of
 // the running step and the second end the run at once; notify tells the user so. The
 // returned function ends the watch.
-func onInterrupt(j *job, cancel context.CancelCauseFunc, notify func(string)) func() {
+func onInterrupt(h *halt, cancel context.CancelCauseFunc, notify func(string)) func() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -177,9 +184,9 @@ func onInterrupt(j *job, cancel context.CancelCauseFunc, notify func(string)) fu
 				return
 			case s := <-signals:
 				if s == syscall.SIGTERM {
-					j.hurry.Store(true)
+					h.hurry.Store(true)
 				}
-				if j.stop.Swap(true) {
+				if h.stop.Swap(true) {
 					cancel(errors.New("interrupted"))
 					return
 				}

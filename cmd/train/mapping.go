@@ -40,6 +40,7 @@ func checks() []config.Check {
 			}
 			return nil
 		}},
+		{Section: "lab", Run: checkLab},
 		{Section: "scheduler", Run: func(c *config.Config) error {
 			if v, ok := schedule(c).(interface{ Validate() error }); ok {
 				return v.Validate()
@@ -86,6 +87,7 @@ func modelConfig(c *config.Config) unet.Config {
 	u.FreqShift, u.FlipSinToCos = m.FreqShift, m.FlipSinToCos
 	u.DownsamplePadding = m.DownsamplePadding
 	u.ResnetTimeScaleShift, u.ActFn = m.ResnetTimeScaleShift, m.ActFn
+	u.Variants = variants(c)
 	return u
 }
 
@@ -130,6 +132,9 @@ func newDiffusion(c *config.Config) (*diffusion.Process, error) {
 		Kind: d.Sampler, Steps: d.SampleSteps, PredictionType: predict, Eta: d.Eta, ClipSample: d.ClipSample,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if s, err = labSchedule(c, s); err != nil {
 		return nil, err
 	}
 	return &diffusion.Process{Schedule: s, Predict: predict, Sampler: sampler}, nil

@@ -154,7 +154,7 @@ func (n *networkFlags) openDiffusers() (*network, error) {
 // viewer makes the viewer of one rank. All ranks share the weights.
 func (net *network) viewer(c comm.Communicator, channels, h, w int) *viewer {
 	tape := framework.NewTape(framework.WithCompute(net.compute))
-	return &viewer{comm: c, tape: tape, model: net.model, diffusion: net.diffusion, c: channels, h: h, w: w}
+	return &viewer{comm: c, tape: tape, model: net.model, diffusion: net.diffusion, c: channels, h: h, w: w, labeled: net.cfg.Model.NumClasses > 0}
 }
 
 // describe names the network for people.

@@ -15,6 +15,7 @@ import (
 	"github.com/zerogap/zerogap/internal/picture"
 	"github.com/zerogap/zerogap/internal/progress"
 	"github.com/zerogap/zerogap/internal/web"
+	"github.com/zerogap/zerogap/unet"
 	"github.com/zerogap/zerogap/zero/engine"
 )
 
@@ -52,7 +53,7 @@ func checkMonitor(c *config.Config) error {
 		if !m.Enabled || m.OutputPath == "" {
 			continue
 		}
-		old, err := filepath.Glob(filepath.Join(m.OutputPath, m.JobName, m.files))
+		old, err := filepath.Glob(filepath.Join(m.OutputPath, labelled(c, m.JobName), m.files))
 		if err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (j *job) openMonitors() error {
 		if m.OutputPath == "" {
 			m.OutputPath = filepath.Join(j.out, folder)
 		}
-		return monitor.Options{Path: m.OutputPath, JobName: m.JobName, From: j.start() * j.cfg.TrainBatchSize}
+		return monitor.Options{Path: m.OutputPath, JobName: labelled(j.cfg, m.JobName), From: j.start() * j.cfg.TrainBatchSize}
 	}
 	if m := j.cfg.CSVMonitor; m.Enabled {
 		if err := add(monitor.Open(options(m, "csv"))); err != nil {
@@ -124,7 +125,7 @@ func (j *job) openMonitors() error {
 
 // title names the run on plots and pages.
 func (j *job) title() string {
-	return fmt.Sprintf("%s, ZeRO stage %d, %d ranks", j.cfg.Data.Kind, j.cfg.ZeroOptimization.Stage, j.cfg.Comm.World)
+	return faultTitle(j.cfg) + fmt.Sprintf("%s, ZeRO stage %d, %d ranks", j.cfg.Data.Kind, j.cfg.ZeroOptimization.Stage, j.cfg.Comm.World)
 }
 
 func (j *job) closeMonitors() error {
@@ -225,8 +226,7 @@ func (t *trainer) finish(ctx context.Context, steps int, took time.Duration) err
 		if t.comm.Rank() != 0 {
 			return nil
 		}
-		// The compute copy: what the pictures were drawn with.
-		return t.model.SaveDiffusers(filepath.Join(t.out, networkDir), nil)
+		return t.saveModel()
 	})
 	if err != nil || t.comm.Rank() != 0 {
 		return err
@@ -280,7 +280,10 @@ func (t *trainer) summary(steps int, took time.Duration) (err error) {
 
 // describeOutput lists what the folder holds.
 func (j *job) describeOutput() string {
-	parts := filepath.Join(j.out, configFile) + ", loss.png, " + checkpointsDir + ", " + networkDir + " (diffusers' format)"
+	parts := filepath.Join(j.out, configFile) + ", loss.png, " + checkpointsDir
+	if variants(j.cfg) == (unet.Variants{}) {
+		parts += ", " + networkDir + " (diffusers' format)"
+	}
 	if j.cfg.CSVMonitor.Enabled {
 		parts += ", csv"
 	}

@@ -49,10 +49,14 @@ func newTrainer(ctx context.Context, j *job, c comm.Communicator) (*trainer, err
 	if t.loader, err = newLoader(j.cfg, j.train); err != nil {
 		return nil, err
 	}
-	if t.engine, err = engine.New(ctx, t.model, zeroConfig(j.cfg), schedule(j.cfg), rule(j.cfg), c); err != nil {
+	rule, options, err := j.faulty()
+	if err != nil {
 		return nil, err
 	}
-	t.view = &viewer{comm: c, tape: t.engine.Tape(), model: t.model, diffusion: j.diffusion}
+	if t.engine, err = engine.New(ctx, t.model, zeroConfig(j.cfg), schedule(j.cfg), rule, c, options...); err != nil {
+		return nil, err
+	}
+	t.view = &viewer{comm: c, tape: t.engine.Tape(), model: t.model, diffusion: j.diffusion, labeled: j.cfg.Model.NumClasses > 0}
 	t.view.c, t.view.h, t.view.w = j.train.Shape()
 	t.keeper = t.newKeeper()
 	if j.resume == nil {
@@ -133,7 +137,7 @@ func (t *trainer) forward(step, micro int) (*framework.Tensor, error) {
 	tape.SetSample(framework.Sample{Seed: t.cfg.Run.Seed, Step: step, Samples: t.batch.Positions, Train: true})
 	c, h, w := t.job.train.Shape()
 	shape := []int{len(t.batch.Positions), c, h, w}
-	pred, err := t.model.Forward(tape, tape.Input(shape, t.noisy.Input), t.noisy.Timesteps)
+	pred, err := t.model.ForwardLabeled(tape, tape.Input(shape, t.noisy.Input), t.noisy.Timesteps, labels(t.cfg, t.batch.Labels))
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,8 @@ type viewer struct {
 	tape      *framework.Tape
 	model     *unet.UNet2DModel
 	diffusion *diffusion.Process
-	c, h, w   int // of a picture
+	c, h, w   int  // of a picture
+	labeled   bool // the network takes the pictures' labels where they are known
 }
 
 // losses returns the MSE of each of the first n held-out pictures, or of all when
@@ -57,13 +58,18 @@ func (v *viewer) lossBatch(heldOut data.Dataset, losses []float64, first, n int)
 	b, size := len(losses), v.c*v.h*v.w
 	batch := data.Batch{Pixels: make([]float32, b*size), Labels: make([]int, b), Positions: make([]int, b)}
 	for i := range b {
-		if _, err := heldOut.Load(first+i, batch.Pixels[i*size:(i+1)*size]); err != nil {
+		var err error
+		if batch.Labels[i], err = heldOut.Load(first+i, batch.Pixels[i*size:(i+1)*size]); err != nil {
 			return err
 		}
 	}
 	var noisy diffusion.Noisy
 	v.diffusion.DrawFixed(&noisy, &batch, first, n)
-	out, err := v.predict([]int{b, v.c, v.h, v.w}, noisy.Input, noisy.Timesteps)
+	var labels []int
+	if v.labeled {
+		labels = batch.Labels
+	}
+	out, err := v.predict([]int{b, v.c, v.h, v.w}, noisy.Input, noisy.Timesteps, labels)
 	if err != nil {
 		return err
 	}
@@ -78,11 +84,12 @@ func (v *viewer) lossBatch(heldOut data.Dataset, losses []float64, first, n int)
 	return nil
 }
 
-// predict runs the network on noisy pictures of the shape.
-func (v *viewer) predict(shape []int, x []float32, timesteps []int) (out []float32, err error) {
+// predict runs the network on noisy pictures of the shape; labels are nil where there
+// are none.
+func (v *viewer) predict(shape []int, x []float32, timesteps, labels []int) (out []float32, err error) {
 	v.tape.SetSample(framework.Sample{})
 	err = v.tape.NoGrad(func() error {
-		pred, err := v.model.Forward(v.tape, v.tape.Input(shape, x), timesteps)
+		pred, err := v.model.ForwardLabeled(v.tape, v.tape.Input(shape, x), timesteps, labels)
 		if err == nil {
 			out = pred.Float32s()
 		}
@@ -124,7 +131,7 @@ func (v *viewer) denoiser(count int) unet.Denoiser {
 		for i := range timesteps {
 			timesteps[i] = ts
 		}
-		return v.predict(shape, x, timesteps)
+		return v.predict(shape, x, timesteps, nil)
 	}
 }
 

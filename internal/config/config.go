@@ -48,6 +48,7 @@ type Config struct {
 	Data      Data      `key:"data"`
 	Run       Run       `key:"run"`
 	Comm      Comm      `key:"comm"`
+	Lab       Lab       `key:"lab"`
 
 	// Warnings has one line for each thing that was written and has no effect,
 	// in the order of the table.
@@ -197,6 +198,14 @@ type Model struct {
 	ActFn                string   `key:"act_fn"`                  // silu, swish (the same)
 	FromPretrained       string   `key:"from_pretrained"`         // "": fresh weights
 
+	// Departures from diffusers' network, for the laboratory.
+	NumClasses       int     `key:"num_classes"`
+	LabelDropout     float64 `key:"label_dropout"`
+	ParallelBranches int     `key:"parallel_branches"`
+	SelfConditioning bool    `key:"self_conditioning"`
+	SharedMiddle     bool    `key:"shared_middle"`
+	CheckpointConvIn bool    `key:"checkpoint_conv_in"`
+
 	ActivationCheckpointing ActivationCheckpointing `key:"activation_checkpointing"`
 }
 
@@ -247,6 +256,13 @@ type Run struct {
 	CheckpointKeep  int  `key:"checkpoint_keep"`  // 0: all
 	CheckpointAsync bool `key:"checkpoint_async"`
 	TraceStep       int  `key:"trace_step"` // 0: no trace
+}
+
+// Lab is the section [lab].
+type Lab struct {
+	Fault []string `key:"fault"` // names of package zero/fault; none is the correct training
+	Seed  uint64   `key:"seed"`
+	Late  float64  `key:"late"` // probability that a race is lost
 }
 
 // Comm is the section [comm].

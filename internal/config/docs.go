@@ -12,7 +12,7 @@ const docIntro = `# Configuration
 
 <!-- Written from the table in internal/config by "go generate ./internal/config". -->
 
-A run is described by one file. DeepSpeed's keys have DeepSpeed's names, meanings and, unless the table says otherwise, defaults; the sections ` + "`[model]`, `[diffusion]`, `[data]`, `[run]` and `[comm]`" + ` are zerogap's own.
+A run is described by one file. DeepSpeed's keys have DeepSpeed's names, meanings and, unless the table says otherwise, defaults; the sections ` + "`[model]`, `[diffusion]`, `[data]`, `[run]`, `[comm]` and `[lab]`" + ` are zerogap's own.
 
 - **Formats**, by extension: TOML (` + "`.toml`" + `), JSON (` + "`.json`" + `, as DeepSpeed's own files) and YAML (` + "`.yaml`, `.yml`" + `). DeepSpeed's keys stand at the top level or below ` + "`deepspeed:`" + `.
 - **Precedence**: defaults, then the file, then ` + "`-set key=value`" + ` on the command line, the last one first. A value is written as in TOML; a bare word is a string: ` + "`-set zero_optimization.stage=1 -set data.kind=procedural`" + `.

@@ -148,7 +148,7 @@ func TestUnknownKeys(t *testing.T) {
 		{"\"\" = 2", `""`, ""},
 		{"[deepspeed.model]\nlayers_per_block = 1", "deepspeed.model", "model"},
 		{"[deepspeed.deepspeed.bf16]\nenabled = true", "deepspeed.deepspeed", ""},
-		{"[lab]\nfault = 1", "lab", ""},
+		{"[labor]\nfault = 1", "labor", ""},
 		{"gradient_cliping = 5", "gradient_cliping", "gradient_clipping"},
 		{"[optimizer.params]\nLR = 5", "optimizer.params.LR", "optimizer.params.lr"},
 	} {

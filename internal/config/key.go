@@ -140,7 +140,7 @@ func leafOf(path string) string { return path[strings.LastIndexByte(path, '.')+1
 // section, in the order of the documentation. The caller owns the slice.
 func Keys() []Key {
 	return slices.Concat(topKeys(), precisionKeys(), zeroKeys(), optimizerKeys(), monitorKeys(), otherKeys(),
-		modelKeys(), diffusionKeys(), dataKeys(), runKeys(), commKeys())
+		modelKeys(), diffusionKeys(), dataKeys(), runKeys(), commKeys(), labKeys())
 }
 
 // Sections returns the sections in the order of their first key in Keys.
@@ -171,5 +171,6 @@ func Sections() []Section {
 		{Path: "data", Own: true, Doc: "The pictures."},
 		{Path: "run", Own: true, Doc: "What a run does and where it leaves its results."},
 		{Path: "comm", Own: true, Doc: "The ranks and how they talk."},
+		{Path: "lab", Own: true, Doc: "Mistakes on purpose: each key of this section makes the training wrong."},
 	}
 }

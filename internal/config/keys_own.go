@@ -1,5 +1,7 @@
 package config
 
+import "github.com/zerogap/zerogap/zero/fault"
+
 func modelKeys() []Key {
 	down := []string{"DownBlock2D", "AttnDownBlock2D"}
 	up := []string{"UpBlock2D", "AttnUpBlock2D"}
@@ -26,6 +28,12 @@ func modelKeys() []Key {
 		{Path: "model.resnet_time_scale_shift", Kind: Enum, Allowed: []string{"default", "scale_shift"}, Default: "default", Doc: "default: the time embedding is added; scale_shift: it scales and shifts."},
 		{Path: "model.act_fn", Kind: Enum, Allowed: []string{"silu", "swish"}, Default: "silu", Doc: "The activation function; both names mean the same one."},
 		{Path: "model.from_pretrained", Kind: String, Default: "", Doc: "A folder of diffusers (of a UNet2DModel, or of a pipeline with one) whose weights the training begins with; its network must be the configured one. A resumed training has weights of its own."},
+		{Path: "model.num_classes", Kind: Int, Range: atLeast(0), Default: 0, Doc: "For the laboratory: a branch of the time embedding for classes, and one of the same shape for no class. The labels are those of the data; it needs at least as many classes."},
+		{Path: "model.label_dropout", Kind: Float, Range: between(0, 1), Default: 0.0, Doc: "For the laboratory: probability that a micro-batch takes the branch for no class, so that ranks use different parameters."},
+		{Path: "model.parallel_branches", Kind: Int, Range: atLeast(0), Default: 0, Doc: "For the laboratory: two branches of so many resnets behind the last block, an attention in one of them, of which either may be computed first, so that ranks compute gradients in different orders."},
+		{Path: "model.self_conditioning", Kind: Bool, Default: false, Doc: "For the laboratory: the network sees its own prediction, in half of the micro-batches that of a first pass without gradient."},
+		{Path: "model.shared_middle", Kind: Bool, Default: false, Doc: "For the laboratory: the two resnets of the middle block share their weights, across checkpointed segments."},
+		{Path: "model.checkpoint_conv_in", Kind: Bool, Default: false, Doc: "For the laboratory: the first convolution is a checkpointed segment, whose input needs no gradient."},
 		{Path: "model.activation_checkpointing.mode", Kind: Enum, Allowed: []string{"none", "reentrant", "non_reentrant"}, Default: "none",
 			Doc: "Keep all activations, or compute those of a segment again in the backward pass; the two manners are those of PyTorch's use_reentrant."},
 		{Path: "model.activation_checkpointing.segments", Kind: Int, Range: atLeast(0), Default: 0, Doc: "Segments the network is cut into; 0 makes every step of it one."},
@@ -83,5 +91,13 @@ func commKeys() []Key {
 		{Path: "comm.engine", Kind: Enum, Allowed: []string{"local"}, Default: "local", Doc: "local: the ranks are goroutines of one process."},
 		{Path: "comm.world", Kind: Int, Range: between(1, 1024), Default: 1, Doc: "Number of ranks."},
 		{Path: "comm.timeout_ms", Kind: Int, Range: atLeast(1), Default: 300_000, Doc: "Longest wait for another rank, in milliseconds; after it every rank stops with an error."},
+	}
+}
+
+func labKeys() []Key {
+	return []Key{
+		{Path: "lab.fault", Kind: Enums, Allowed: fault.Names(), Default: []string{}, Doc: "Faults of other trainers to train with, see [the laboratory](laboratory.md). The run's header, curves and checkpoints carry their names."},
+		{Path: "lab.seed", Kind: Int, Range: atLeast(0), Default: 0, Doc: "Seed of what a race would leave to chance."},
+		{Path: "lab.late", Kind: Float, Range: between(0, 1), Default: fault.DefaultLate, Doc: "Probability that a buffer is written before it was sent, where a fault lets it: close to 1 where the backward pass is much faster than the network."},
 	}
 }

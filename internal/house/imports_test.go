@@ -25,6 +25,8 @@ var mayImport = map[string][]string{
 	"zero":                 {"dtype", "internal/kernel", "zero/comm"},
 	"zero/comm":            {"dtype", "internal/kernel"},
 	"zero/engine":          {"dtype", "framework", "zero", "zero/comm"},
+	"zero/fault":           {"dtype", "internal/kernel", "framework", "unet", "zero", "zero/comm"},
+	"zero/bisect":          {"dtype", "zero", "zero/comm", "zero/fault", "internal/safetensors"},
 	"zero/solver":          {"dtype", "internal/kernel", "zero", "zero/comm"},
 	"zero/checkpoint":      {"dtype", "internal/kernel", "internal/safetensors", "zero", "zero/comm"},
 	"internal/evaluate":    {"framework"},

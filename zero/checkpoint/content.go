@@ -32,7 +32,7 @@ func (s *Saver) head(tag string) Manifest {
 	plan := s.opt.Plan()
 	m := Manifest{
 		Format: format, Version: version, Tag: tag, World: s.comm.Size(), Stage: plan.Stage(),
-		DTypes: fmt.Sprint(s.opt.Policy()), Optimizer: s.opt.Rules(), Progress: s.opt.Progress(),
+		DTypes: fmt.Sprint(s.opt.Policy()), Optimizer: s.opt.Rules(), Progress: s.opt.Progress(), Parts: s.opt.Parts(),
 	}
 	for i, p := range s.opt.Params() {
 		m.Params = append(m.Params, Param{

@@ -25,14 +25,17 @@ type Manifest struct {
 	Tag     string `json:"tag"`
 	// Serial counts the checkpoints of a folder in the order in which they were
 	// saved, from 1.
-	Serial    int           `json:"serial"`
-	World     int           `json:"world"`     // ranks that wrote it
-	Stage     int           `json:"stage"`     // ZeRO stage at which it was written
-	DTypes    string        `json:"dtypes"`    // formats of the training, for people
-	Optimizer string        `json:"optimizer"` // rules with their hyper-parameters, for people
-	Progress  zero.Progress `json:"progress"`
-	Params    []Param       `json:"parameters"` // in registration order
-	Files     []FileInfo    `json:"files"`      // all but the manifest
+	Serial    int    `json:"serial"`
+	World     int    `json:"world"`     // ranks that wrote it
+	Stage     int    `json:"stage"`     // ZeRO stage at which it was written
+	DTypes    string `json:"dtypes"`    // formats of the training, for people
+	Optimizer string `json:"optimizer"` // rules with their hyper-parameters, for people
+	// Parts names pieces of the optimizer that were not its own, such as the faults of
+	// a laboratory.
+	Parts    []string      `json:"parts,omitempty"`
+	Progress zero.Progress `json:"progress"`
+	Params   []Param       `json:"parameters"` // in registration order
+	Files    []FileInfo    `json:"files"`      // all but the manifest
 }
 
 // Param is a parameter of a checkpoint.

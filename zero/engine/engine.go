@@ -62,10 +62,14 @@ func New(ctx context.Context, m Model, cfg zero.Config, schedule zero.Schedule, 
 		c.Abort(err)
 		return nil, err
 	}
-	if e.opt, err = zero.New(ctx, zp, cfg, c, rule, o.groups...); err != nil {
+	if e.opt, err = o.parts.New(ctx, zp, cfg, c, rule, o.groups...); err != nil {
 		return nil, err
 	}
-	e.tape = framework.NewTape(framework.WithCompute(policy.Compute), framework.WithGradHook(e.gradient))
+	hook := framework.GradHook(e.gradient)
+	if o.hook != nil {
+		hook = o.hook(hook)
+	}
+	e.tape = framework.NewTape(append(o.tape, framework.WithCompute(policy.Compute), framework.WithGradHook(hook))...)
 	e.bounds = make([]int, c.Size()+1)
 	return e, nil
 }

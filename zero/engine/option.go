@@ -12,6 +12,9 @@ type options struct {
 	groups []zero.Group
 	group  func(*framework.Param) int
 	dtype  func(*framework.Param) string
+	parts  zero.Parts
+	hook   func(framework.GradHook) framework.GradHook
+	tape   []framework.Option
 }
 
 // apply completes zp, which is p as the optimizer sees it.
@@ -35,4 +38,11 @@ func WithGroups(of func(*framework.Param) int, groups ...zero.Group) Option {
 // format too, unless communication_data_type is given.
 func WithParamDType(of func(*framework.Param) string) Option {
 	return func(o *options) { o.dtype = of }
+}
+
+// WithParts builds the optimizer with other implementations of its pieces, and puts
+// hook, unless it is nil, between the tape and the optimizer; tape are more options
+// of the tape. All are for experiments, see zero.Parts.
+func WithParts(parts zero.Parts, hook func(next framework.GradHook) framework.GradHook, tape ...framework.Option) Option {
+	return func(o *options) { o.parts, o.hook, o.tape = parts, hook, tape }
 }
