@@ -100,6 +100,9 @@ func inspect(path string, tensors bool, stdout io.Writer) (err error) {
 	}
 	say("written by", "%d ranks at stage %d, %s", m.World, m.Stage, m.DTypes)
 	say("optimizer", "%s", m.Optimizer)
+	if len(m.Parts) > 0 {
+		say("PARTS", "%s, in place of the optimizer's own", strings.Join(m.Parts, ", "))
+	}
 	elements, frozen := 0, 0
 	states := map[string]bool{}
 	var names []string
@@ -142,9 +145,6 @@ func describeState(f *checkpoint.Folder, say func(name, format string, args ...a
 		return
 	}
 	say("data", "%s samples seen, seed %d", thousands(s.Samples), s.Seed)
-	if len(s.Faults) > 0 {
-		say("FAULTS", "%s: this training is wrong on purpose", strings.Join(s.Faults, ", "))
-	}
 	if n := len(s.Curves.Loss); n > 0 {
 		say("loss", "%.5f at the last step", values(s.Curves.Loss[n-1:])[0])
 	}

@@ -26,7 +26,6 @@ type trainState struct {
 	Samples int         `json:"samples"` // trained on, over all ranks: the position in the data
 	Seed    uint64      `json:"seed"`    // the key of everything random
 	Config  string      `json:"config_sha256"`
-	Faults  []string    `json:"faults,omitempty"` // that it was trained with in the laboratory
 	Curves  savedCurves `json:"curves"`
 }
 
@@ -89,7 +88,7 @@ func (t *trainer) attachments(step int) ([]checkpoint.Attachment, error) {
 	}
 	c, cfg := t.curves, t.cfg.TOML()
 	raw, err := json.Marshal(trainState{
-		Samples: step * t.cfg.TrainBatchSize, Seed: t.cfg.Run.Seed, Faults: t.cfg.Lab.Fault, Config: fmt.Sprintf("%x", sha256.Sum256(cfg)),
+		Samples: step * t.cfg.TrainBatchSize, Seed: t.cfg.Run.Seed, Config: fmt.Sprintf("%x", sha256.Sum256(cfg)),
 		Curves: savedCurves{Loss: numbers(c.loss), HeldOutSteps: c.heldOutSteps, HeldOut: numbers(c.heldOut)},
 	})
 	if err != nil {
