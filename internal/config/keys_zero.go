@@ -28,7 +28,7 @@ func zeroKeys() []Key {
 			Doc: "A parameter without a gradient counts as one with gradient zero; false: it is an error."},
 
 		{Path: p + "allgather_partitions", Kind: Bool, Default: true, Status: NoEffect, Doc: "weights are always gathered, never broadcast"},
-		{Path: p + "elastic_checkpoint", Kind: Bool, Default: false, Status: NoEffect, Doc: "concerns checkpoints"},
+		{Path: p + "elastic_checkpoint", Kind: Bool, Default: false, Status: NoEffect, Doc: "every checkpoint can be loaded at any world size"},
 		{Path: p + "enable_sanity_checks", Kind: Bool, Default: false, Status: NoEffect, Doc: "collectives are always checked"},
 		{Path: p + "legacy_stage1", Kind: Bool, Default: false, Status: Refused, Doc: "DeepSpeed rejects it too."},
 		{Path: p + "zenflow", Kind: Object, Derived: "none", Status: Refused, Doc: "It " + noVariant + "."},
@@ -74,11 +74,11 @@ func otherKeys() []Key {
 		{Path: "activation_checkpointing.synchronize_checkpoint_boundary", Kind: Bool, Default: false, Status: NoEffect, Doc: onlyGPU},
 		{Path: "activation_checkpointing.profile", Kind: Bool, Default: false, Status: NoEffect, Doc: onlyGPU},
 
-		{Path: "checkpoint.load_universal", Kind: Bool, Default: false, Status: Refused, Doc: "Universal checkpoints cannot be read."},
-		{Path: "checkpoint.tag_validation", Kind: Enum, Allowed: []string{"Ignore", "Warn", "Fail"}, FoldCase: true, Default: "Warn", Status: NoEffect, Doc: "no checkpoints are written"},
-		{Path: "checkpoint.use_node_local_storage", Kind: Bool, Default: false, Status: NoEffect, Doc: "no checkpoints are written"},
-		{Path: "checkpoint.parallel_write", Kind: Object, Derived: "none", Status: NoEffect, Doc: "no checkpoints are written"},
-		{Path: "checkpoint.writer", Kind: Object, Derived: "none", Status: NoEffect, Doc: "no checkpoints are written"},
+		{Path: "checkpoint.load_universal", Kind: Bool, Default: false, Status: Refused, Doc: "Universal checkpoints are Python pickles and are not read; every checkpoint of zerogap loads at any world size. docs/checkpoints.md says more."},
+		{Path: "checkpoint.tag_validation", Kind: Enum, Allowed: []string{"Ignore", "Warn", "Fail"}, FoldCase: true, Default: "Warn", Status: NoEffect, Doc: "tags that differ between ranks are always an error"},
+		{Path: "checkpoint.use_node_local_storage", Kind: Bool, Default: false, Status: NoEffect, Doc: "all ranks write into one folder"},
+		{Path: "checkpoint.parallel_write", Kind: Object, Derived: "none", Status: NoEffect, Doc: "all ranks always write at once"},
+		{Path: "checkpoint.writer", Kind: Object, Derived: "none", Status: NoEffect, Doc: "there is one writer; see run.checkpoint_async"},
 
 		{Path: "aio", Kind: Object, Derived: "none", Status: NoEffect, Doc: noOffload},
 		{Path: "autotuning", Kind: Object, Derived: "none", Status: NoEffect, Doc: "nothing is tuned"},
