@@ -84,7 +84,7 @@ func otherKeys() []Key {
 		{Path: "autotuning", Kind: Object, Derived: "none", Status: NoEffect, Doc: "nothing is tuned"},
 		{Path: "compile", Kind: Object, Derived: "none", Status: NoEffect, Doc: "nothing is compiled at run time"},
 		{Path: "hybrid_engine", Kind: Object, Derived: "none", Status: NoEffect, Doc: "concerns text generation"},
-		{Path: "nebula", Kind: Object, Derived: "none", Status: NoEffect, Doc: "no checkpoints are written"},
+		{Path: "nebula", Kind: Object, Derived: "none", Status: NoEffect, Doc: "a service for checkpoints; they are files here"},
 		{Path: "pipeline", Kind: Object, Derived: "none", Status: NoEffect, Doc: "there is no pipeline parallelism"},
 		{Path: "amp", Kind: Object, Derived: "none", Status: Refused, Doc: "Use bf16.enabled or fp16.enabled."},
 		{Path: "elasticity", Kind: Object, Derived: "none", Status: Refused, Doc: "The batch size is the one written."},
