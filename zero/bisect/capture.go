@@ -24,7 +24,6 @@ type capture struct {
 	step     int
 	mu       sync.Mutex
 	views    map[point]*view
-	came     int
 }
 
 func newCapture(t Training, step int) *capture {
