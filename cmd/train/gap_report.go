@@ -136,7 +136,12 @@ func (g *gap) effects() part {
 }
 
 func (g *gap) normTable() part {
-	t := part{Title: "Gradient norms with a learning rate of 0", Text: []string{"The same data and weights in each step; the good run takes another path through the code, and the other three agree to the last bit."}, Head: []string{"run"}}
+	_, agree := g.judgeNorms()
+	verdict := "It is not so that the first differs from all others and these agree bit for bit."
+	if agree {
+		verdict = "The first differs from all others, and these agree bit for bit."
+	}
+	t := part{Title: "Gradient norms with a learning rate of 0", Text: []string{"Four runs on the same data, whose weights never change; the first of them has no faults. " + verdict}, Head: []string{"run"}}
 	for s := range normSteps {
 		t.Head = append(t.Head, fmt.Sprintf("step %d", s+1))
 	}

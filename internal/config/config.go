@@ -262,7 +262,7 @@ type Run struct {
 type Lab struct {
 	Fault []string `key:"fault"` // names of package zero/fault; none is the correct training
 	Seed  uint64   `key:"seed"`
-	Late  float64  `key:"late"` // probability that a race is lost
+	Late  float64  `key:"late"` // how slow the network is, see fault.Lab.Late
 }
 
 // Comm is the section [comm].

@@ -98,6 +98,6 @@ func labKeys() []Key {
 	return []Key{
 		{Path: "lab.fault", Kind: Enums, Allowed: fault.Names(), Default: []string{}, Doc: "Faults of other trainers to train with, see [the laboratory](laboratory.md). The run's header, curves and checkpoints carry their names."},
 		{Path: "lab.seed", Kind: Int, Range: atLeast(0), Default: 0, Doc: "Seed of what a race would leave to chance."},
-		{Path: "lab.late", Kind: Float, Range: between(0, 1), Default: fault.DefaultLate, Doc: "Probability that a buffer is written before it was sent, where a fault lets it: close to 1 where the backward pass is much faster than the network."},
+		{Path: "lab.late", Kind: Float, Range: atLeast(0), Default: fault.DefaultLate, Doc: "How slow the network is beside the backward pass, where a fault does not wait for it: the probability that a buffer is overwritten while it is being sent; above 1 always, when at most 1/late of it was sent."},
 	}
 }

@@ -12,7 +12,7 @@ import (
 // packages are the names that docs/contracts.md calls packages by.
 var packages = map[string]string{
 	"zero": "zero", "cases": "zero/cases", "gated": "zero/comm/gated", "local": "zero/comm/local", "engine": "zero/engine",
-	"framework": "framework", "config": "internal/config", "train": "cmd/train",
+	"fault": "zero/fault", "bisect": "zero/bisect", "framework": "framework", "config": "internal/config", "train": "cmd/train",
 	"checkpoint": "zero/checkpoint",
 }
 

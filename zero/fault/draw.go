@@ -16,24 +16,26 @@ func (l *Lab) draw(what string, m moment) *rand.Rand {
 	return rand.New(rand.NewPCG(l.seed^h.Sum64(), key*0x9e3779b97f4a7c15+1))
 }
 
-// DefaultLate is the chance that what should have been waited for has not happened,
-// unless Late says otherwise.
+// DefaultLate is how slow the network is beside the backward, unless Late says
+// otherwise: half of the reductions are overtaken.
 const DefaultLate = 0.5
 
-// Late returns a laboratory with the same faults in which races are lost with
-// probability p, from 0 to 1: close to 1 where a backward is much faster than the
-// network.
-func (l *Lab) Late(p float64) *Lab {
+// Late returns a laboratory with the same faults and a network of another speed: what
+// is not waited for is overtaken with probability late, after a part of it that is
+// anything from 0 to 1. Above 1 the network is so many times too slow: all is overtaken,
+// when at most 1/late of it was done.
+func (l *Lab) Late(late float64) *Lab {
 	w := *l
-	w.late = p
+	w.late = late
 	return &w
 }
 
 // overtaken draws whether something comes too late, and how much of n elements was done
-// by then.
+// by then: a part of the time that it takes, evenly from 0 to 1/late, has passed.
 func (l *Lab) overtaken(r *rand.Rand, n int) (done int, ok bool) {
-	if r.Float64() >= l.late {
+	passed := r.Float64() / l.late
+	if !(passed < 1) {
 		return n, false
 	}
-	return r.IntN(n), true
+	return int(passed * float64(n)), true
 }
