@@ -82,7 +82,10 @@ func leaves() []Case {
 		want  []string                      // on the other ranks
 	}{
 		{"abort", func(c comm.Communicator) error { c.Abort(cause); return cause }, []string{"rank 1: the cause", "all-reduce"}},
-		{"close", func(c comm.Communicator) error { go c.Close(); return cause }, []string{"rank 1", "closed its communicator", "all-reduce"}},
+		{"close", func(c comm.Communicator) error {
+			time.AfterFunc(100*time.Millisecond, func() { c.Close() }) // when this rank has told what it saw
+			return cause
+		}, []string{"rank 1", "closed its communicator", "all-reduce"}},
 		{"late", func(c comm.Communicator) error { time.Sleep(Timeout + time.Second/2); return cause }, []string{"waited 2s for rank 1", "all-reduce"}},
 		{"cancelled before", func(c comm.Communicator) error {
 			ctx, cancel := context.WithCancelCause(ctx)
