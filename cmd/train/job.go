@@ -20,6 +20,7 @@ import (
 	"github.com/zerogap/zerogap/zero"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/local"
+	"github.com/zerogap/zerogap/zero/comm/mpi"
 )
 
 // job is one training: everything that is known before the first rank starts.
@@ -37,6 +38,7 @@ type job struct {
 
 	stdout io.Writer
 	quiet  bool
+	mpi    *mpi.Comm   // of this process's rank; nil when the ranks are goroutines
 	addr   string      // of the web page, "" for none
 	stop   atomic.Bool // the user wants the run to end after this step
 
@@ -51,7 +53,10 @@ type job struct {
 // prepare reads and checks everything that can be wrong before work starts, and
 // creates the output folder last.
 func prepare(o options, stdout, stderr io.Writer) (*job, error) {
-	cfg, err := config.Load(o.config, o.sets, checks()...)
+	cfg, err := config.LoadFor(o.world(), o.config, o.sets, checks()...)
+	if err == nil {
+		err = checkLaunch(cfg, o.launch)
+	}
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -73,6 +78,9 @@ func prepare(o options, stdout, stderr io.Writer) (*job, error) {
 	}
 	if j.train, j.heldOut, err = openData(cfg); err != nil {
 		return nil, usageError{err}
+	}
+	if o.launch.Rank > 0 { // rank 0 makes the folder
+		return j, nil
 	}
 	if err := checkMonitor(cfg); err != nil {
 		return nil, usageError{err}
@@ -144,6 +152,9 @@ func (j *job) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, j.closeReports()) }()
 	j.header()
 
+	if j.mpi != nil {
+		return runRank(ctx, j.mpi, j.rank)
+	}
 	return local.Run(ctx, j.cfg.Comm.World, j.rank, local.WithTimeout(time.Duration(j.cfg.Comm.TimeoutMS)*time.Millisecond))
 }
 

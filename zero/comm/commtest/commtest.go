@@ -17,7 +17,7 @@ import (
 )
 
 // Timeout is what the communicators of the suite are made with.
-const Timeout = 2 * time.Second
+const Timeout = time.Second
 
 // Case is one test. Every rank runs Rank, which returns an error where this rank
 // did not see what it should.

@@ -86,7 +86,7 @@ func leaves() []Case {
 			time.AfterFunc(100*time.Millisecond, func() { c.Close() }) // when this rank has told what it saw
 			return cause
 		}, []string{"rank 1", "closed its communicator", "all-reduce"}},
-		{"late", func(c comm.Communicator) error { time.Sleep(Timeout + time.Second/2); return cause }, []string{"waited 2s for rank 1", "all-reduce"}},
+		{"late", func(c comm.Communicator) error { time.Sleep(Timeout + time.Second/2); return cause }, []string{"waited 1s for rank 1", "all-reduce"}},
 		{"cancelled before", func(c comm.Communicator) error {
 			ctx, cancel := context.WithCancelCause(ctx)
 			cancel(cause)

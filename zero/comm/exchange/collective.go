@@ -283,7 +283,7 @@ func (x *exchange) watch() {
 	waited := time.Since(x.since)
 	switch {
 	case waited >= x.opts.Timeout:
-		x.poison(x.rank, fmt.Errorf("%v: rank %d waited %v for %s: %w", x.c.op, x.rank, x.opts.Timeout, x.lacking(), errTimeout))
+		x.poison(x.rank, fmt.Errorf("%v: rank %d waited %v for %s: %w", x.c.op, x.rank, x.opts.Timeout, x.lacking(), ErrLost))
 	case waited >= patience && x.waiting.Load() == nil:
 		s := fmt.Sprintf("%v, for %s", x.c.op, x.lacking())
 		x.waiting.Store(&s)

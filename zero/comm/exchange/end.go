@@ -43,10 +43,14 @@ type Options struct {
 const brokenLinger = 2 * time.Second
 
 var (
-	errClosed  = errors.New("the communicator is closed")
-	errLeft    = errors.New("closed its communicator while a collective was waiting")
-	errTimeout = errors.New("timeout of the communicator")
+	errClosed = errors.New("the communicator is closed")
+	errLeft   = errors.New("closed its communicator while a collective was waiting")
 )
+
+// ErrLost is in every rank's error when the communication itself failed: a rank did not
+// come in time, or a connection broke. A new start from the last checkpoint may help.
+// It is not there when a rank failed for a reason of its own.
+var ErrLost = errors.New("timeout of the communicator")
 
 // nobody is who poisons a communicator whose ranks do not agree.
 const nobody = -1

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ func (w *worker) poison(by int, err error) {
 	}
 	w.eachPeer(func(rank int) {
 		if !w.peers[rank].gone {
-			w.send(rank, appendAbortion(w.buffer()[:0], cause, text))
+			w.send(rank, appendAbortion(w.buffer()[:0], cause, errors.Is(err, ErrLost), text))
 		}
 	})
 }
@@ -77,7 +78,7 @@ func (w *worker) leave() error {
 // shut closes the transport; missing are the ranks that have not closed.
 func (w *worker) shut(missing string) error {
 	if w.err == nil && missing != "" && w.opts.Linger > 0 {
-		w.err = fmt.Errorf("rank %d waited %v for %s to close: %w", w.rank, w.opts.Linger, missing, errTimeout)
+		w.err = fmt.Errorf("rank %d waited %v for %s to close: %w", w.rank, w.opts.Linger, missing, ErrLost)
 		return joinText(w.err, w.t.Close(true))
 	}
 	return w.t.Close(w.err != nil)

@@ -42,6 +42,7 @@ type message struct {
 	hash    uint64    // of the bounds
 	payload []byte    // a view of the message
 	by      int       // the rank that an abortion names as its cause, or nobody
+	lost    bool      // an abortion is because of ErrLost
 	text    string    // of an abortion
 }
 
@@ -75,15 +76,37 @@ func appendPayload(b, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-func appendAbortion(b []byte, by int, text string) []byte {
+func appendAbortion(b []byte, by int, lost bool, text string) []byte {
 	text = clip(text, textBytes)
-	b = append(b, protocol, byte(abortion))
+	b = append(b, protocol, byte(abortion), 0)
+	if lost {
+		b[len(b)-1] = 1
+	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(by))
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(text)))
 	return append(b, text...)
 }
 
 func appendGoodbye(b []byte) []byte { return append(b, protocol, byte(goodbye)) }
+
+// cause is what an abortion makes known.
+func (m *message) cause() error {
+	var err error = &told{m.text, m.lost}
+	if m.by != nobody {
+		err = &comm.RankError{Rank: m.by, Err: err}
+	}
+	return err
+}
+
+// told is an error of another rank: its text, and whether it was ErrLost.
+type told struct {
+	text string
+	lost bool
+}
+
+func (t *told) Error() string { return t.text }
+
+func (t *told) Is(target error) bool { return t.lost && target == ErrLost }
 
 // clip shortens a text to at most n bytes, at the end.
 func clip(s string, n int) string {
@@ -139,6 +162,7 @@ func decode(b []byte) (message, error) {
 	case announcement:
 		d.announcement(&m)
 	case abortion:
+		m.lost = d.u8() != 0
 		m.by = int(int64(d.u64()))
 		m.text = string(d.bytes(d.u16()))
 	case goodbye:

@@ -196,10 +196,10 @@ func (w *worker) lose(err error) {
 	w.dead, w.outgoing = true, 0
 	var p *PeerError
 	if errors.As(err, &p) {
-		w.poison(p.Rank, &comm.RankError{Rank: p.Rank, Err: fmt.Errorf("lost by rank %d: %w", w.rank, p.Err)})
+		w.poison(p.Rank, &comm.RankError{Rank: p.Rank, Err: &told{fmt.Sprintf("rank %d lost its connection: %v", w.rank, p.Err), true}})
 		return
 	}
-	w.poison(w.rank, &comm.RankError{Rank: w.rank, Err: err})
+	w.poison(w.rank, &comm.RankError{Rank: w.rank, Err: &told{err.Error(), true}})
 }
 
 // receive takes in a control message and listens for the next one.
@@ -214,11 +214,7 @@ func (w *worker) receive(rank int, buf []byte) {
 	case announcement:
 		p.inbox = append(p.inbox, letter{m, buf})
 	case abortion:
-		if m.by == nobody {
-			w.accept(errors.New(m.text))
-		} else {
-			w.accept(&comm.RankError{Rank: m.by, Err: errors.New(m.text)})
-		}
+		w.accept(m.cause())
 	case goodbye:
 		p.gone = true
 	}
