@@ -79,6 +79,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case errors.As(err, new(silent)):
 		return exitCode(err)
 	}
+	printError(stderr, err)
+	return exitCode(err)
+}
+
+func printError(stderr io.Writer, err error) {
 	text := err.Error()
 	if errors.Is(err, syscall.ENOSPC) {
 		text += ": free some space, or choose another folder with -out"
@@ -86,7 +91,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, line := range strings.Split(text, "\n") {
 		fmt.Fprintf(stderr, "train: %s\n", line)
 	}
-	return exitCode(err)
 }
 
 func exitCode(err error) int {

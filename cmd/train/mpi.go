@@ -65,34 +65,43 @@ func trainMPI(o options, j *job, prepared error, stdout, stderr io.Writer) error
 	}
 	c, err := mpi.Connect(mpi.Options{Library: library, Launch: o.launch, Timeout: timeout})
 	if err != nil {
+		err = errors.Join(prepared, err, removeOut(j))
 		if o.launch.LocalRank > 0 { // the first rank of this machine says it
 			return silent{usageError{err}}
 		}
-		return usageError{errors.Join(prepared, err)}
+		return usageError{err}
 	}
 	if err := agreeOnStart(c, j, prepared); err != nil {
-		return endTogether(c, j, err)
+		return endTogether(c, j, err, stderr)
 	}
 	return j.trainAsRank(o, c, stdout, stderr)
 }
 
-// silent is an error that another rank prints.
+// silent is an error that has been printed, or that another rank prints.
 type silent struct{ error }
 
 func (s silent) Unwrap() error { return s.error }
 
-// endTogether ends a job that has not begun, with the error that all ranks have.
-func endTogether(c *mpi.Comm, j *job, err error) error {
-	rank := c.Rank()
-	if rank == 0 && j != nil && j.out != "" {
-		err = errors.Join(err, os.RemoveAll(j.out)) // with nothing in it but the configuration
+// endTogether ends a job that has not begun, with the error that all ranks have. Rank
+// 0 prints it before any rank ends: a launcher kills the others when the first does.
+func endTogether(c *mpi.Comm, j *job, err error, stderr io.Writer) error {
+	if c.Rank() == 0 {
+		err = errors.Join(err, removeOut(j))
+		printError(stderr, err)
 	}
 	if closeErr := c.Close(); closeErr != nil {
-		err = errors.Join(err, closeErr)
-	} else if rank > 0 {
-		err = silent{err}
+		return errors.Join(err, closeErr)
 	}
-	return err
+	return silent{err}
+}
+
+// removeOut removes the output folder of a job that has not begun, if this process has
+// made one. There is nothing in it but the configuration.
+func removeOut(j *job) error {
+	if j == nil || j.out == "" {
+		return nil
+	}
+	return os.RemoveAll(j.out)
 }
 
 // trainAsRank runs this process's rank. Rank 0 prints; the others write to a file.
