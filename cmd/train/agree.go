@@ -26,6 +26,7 @@ type introduction struct {
 	Data   string `json:",omitempty"` // hash of a part of the data
 	Out    string `json:",omitempty"` // rank 0's output folder
 	Host   string `json:",omitempty"`
+	PID    int
 }
 
 // sampled is how many pictures stand for a data set.
@@ -64,14 +65,31 @@ func agreeOnStart(c comm.Communicator, j *job, prepared error) error {
 			return usageError{fmt.Errorf("rank 0 on %s and rank %d on %s have different data (%s and %s): put the same files on all machines", all[0].Host, r, in.Host, all[0].Data, in.Data)}
 		}
 	}
+	j.processes = processes(all)
 	j.out = all[0].Out
 	j.cfg.Run.Out = j.out
 	return nil
 }
 
+// processes says where the ranks are, for whoever reads a launcher's message about a
+// process.
+func processes(all []introduction) string {
+	var b strings.Builder
+	for r, in := range all {
+		switch {
+		case r == 0 || in.Host != all[r-1].Host:
+			fmt.Fprintf(&b, "; %s: rank %d is process %d", in.Host, r, in.PID)
+		default:
+			fmt.Fprintf(&b, ", %d %d", r, in.PID)
+		}
+	}
+	return strings.TrimPrefix(b.String(), "; ")
+}
+
 func introduce(c comm.Communicator, j *job, prepared error) introduction {
 	var in introduction
 	in.Host, _ = os.Hostname() // only for messages
+	in.PID = os.Getpid()
 	if prepared == nil && j.cfg.Comm.World != c.Size() {
 		prepared = fmt.Errorf("comm.world = %d (%s), but MPI has started %d: start with mpirun -np %d", j.cfg.Comm.World, j.cfg.WorldOrigin, c.Size(), j.cfg.Comm.World)
 	}

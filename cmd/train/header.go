@@ -27,6 +27,9 @@ func (j *job) header() {
 	line("memory", "%s", memoryLine("a rank, without activations:", p.Memory(0, rule(c), true)))
 	line("activations", "%s at most, of a micro-batch and its backward", mib(j.activations))
 	line("engine", "%s, GOMAXPROCS %d", j.describeEngine(), runtime.GOMAXPROCS(0))
+	if j.processes != "" {
+		line("processes", "%s", j.processes)
+	}
 	line("run", "seed %d, %s steps", c.Run.Seed, thousands(c.Run.Steps))
 	line("output", "%s", j.out)
 	if j.web != nil {

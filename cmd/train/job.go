@@ -36,11 +36,12 @@ type job struct {
 	heldOut     data.Dataset
 	out         string
 
-	stdout io.Writer
-	quiet  bool
-	mpi    *mpi.Comm   // of this process's rank; nil when the ranks are goroutines
-	addr   string      // of the web page, "" for none
-	stop   atomic.Bool // the user wants the run to end after this step
+	stdout    io.Writer
+	quiet     bool
+	mpi       *mpi.Comm   // of this process's rank; nil when the ranks are goroutines
+	processes string      // where the ranks are, with mpi
+	addr      string      // of the web page, "" for none
+	stop      atomic.Bool // the user wants the run to end after this step
 
 	// rank 0's
 	monitors []monitor.Writer

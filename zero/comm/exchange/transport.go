@@ -32,7 +32,7 @@ type Transport interface {
 	Irecv(b []byte, peer int, tag Tag) (Request, error)
 	// Test appends the requests that are complete to done and returns it, at once.
 	// A message that cannot be delivered is an error, a *PeerError where it is
-	// known whose; after one the transport is of no more use than for Close.
+	// known whose: then messages of other ranks may still be delivered.
 	Test(done []Request) ([]Request, error)
 	// Pause lets others have the CPU for a moment. idle counts the calls since the
 	// last message or operation, from 1: the longer nothing has come, the longer

@@ -170,7 +170,6 @@ func (w *worker) poll() {
 	w.done, err = w.t.Test(w.done[:0])
 	if err != nil {
 		w.lose(err)
-		return
 	}
 	w.came = w.came[:0]
 	for _, r := range w.done { // before any number is used again
@@ -191,14 +190,15 @@ func (w *worker) poll() {
 	}
 }
 
-// lose gives the transport up.
+// lose takes in an error of the transport. Through the first one about a single rank
+// the others can perhaps still be told; after any other it is given up.
 func (w *worker) lose(err error) {
-	w.dead, w.outgoing = true, 0
 	var p *PeerError
-	if errors.As(err, &p) {
+	if errors.As(err, &p) && w.err == nil {
 		w.poison(p.Rank, &comm.RankError{Rank: p.Rank, Err: &told{fmt.Sprintf("rank %d lost its connection: %v", w.rank, p.Err), true}})
 		return
 	}
+	w.dead, w.outgoing = true, 0
 	w.poison(w.rank, &comm.RankError{Rank: w.rank, Err: &told{err.Error(), true}})
 }
 

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(envCase); name != "" {
 		rank(name)
 	}
+	if fault := os.Getenv(envTrain); fault != "" {
+		trainRank(fault)
+	}
 	os.Exit(m.Run())
 }
 

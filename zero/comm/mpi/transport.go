@@ -3,7 +3,6 @@
 package mpi
 
 import (
-	"fmt"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -22,6 +21,8 @@ type transport struct {
 	statuses []byte
 	indices  []int32 // MPI_Testsome's result: the count, and the indices
 	arrays   runtime.Pinner
+
+	failed []entry
 
 	free []exchange.Request
 	next exchange.Request
@@ -126,14 +127,23 @@ func (t *transport) Test(done []exchange.Request) ([]exchange.Request, error) {
 	code := call(t.testsome, uintptr(n), uintptr(unsafe.Pointer(&t.requests[0])), uintptr(unsafe.Pointer(&t.indices[0])),
 		uintptr(unsafe.Pointer(&t.indices[1])), uintptr(unsafe.Pointer(&t.statuses[0])))
 	count := int(t.indices[0])
-	if code != 0 {
-		return done, t.failure(code, count)
+	if code != 0 && code != t.inStatus {
+		return done, t.check("MPI_Testsome", code)
 	}
 	if count <= 0 { // none, or MPI_UNDEFINED
 		return done, nil
 	}
-	for _, i := range t.indices[1 : count+1] {
+	var err error
+	for k, i := range t.indices[1 : count+1] {
 		e := &t.entries[i]
+		if code == t.inStatus {
+			if own := *(*int32)(unsafe.Pointer(&t.statuses[k*t.status+t.statusError])); own != 0 {
+				err = &exchange.PeerError{Rank: e.peer, Err: t.check("MPI_Testsome", own)}
+				t.failed = append(t.failed, *e) // the buffer stays where it is
+				e.pin = nil
+				continue
+			}
+		}
 		done = append(done, e.number)
 		t.free = append(t.free, e.number)
 		e.pin.Unpin()
@@ -141,7 +151,7 @@ func (t *transport) Test(done []exchange.Request) ([]exchange.Request, error) {
 		e.pin = nil
 	}
 	t.compact()
-	return done, nil
+	return done, err
 }
 
 // compact takes the complete requests, which have no pin, out of the arrays.
@@ -159,19 +169,6 @@ func (t *transport) compact() {
 	}
 	clear(t.entries[kept:])
 	t.entries = t.entries[:kept]
-}
-
-// failure names the rank whose message failed, if the statuses tell.
-func (t *transport) failure(code int32, count int) error {
-	if code == t.inStatus && count > 0 && count < len(t.indices) {
-		for k, i := range t.indices[1 : count+1] {
-			own := *(*int32)(unsafe.Pointer(&t.statuses[k*t.status+t.statusError]))
-			if own != 0 && int(i) < len(t.entries) {
-				return &exchange.PeerError{Rank: t.entries[i].peer, Err: fmt.Errorf("MPI_Testsome: %s", t.text(own))}
-			}
-		}
-	}
-	return t.check("MPI_Testsome", code)
 }
 
 // Pauses, by how long nothing has come: first none at all, then a turn for whoever
