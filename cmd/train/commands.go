@@ -11,8 +11,9 @@ import (
 // commands are the words that may stand in front of the flags; without one, train
 // trains.
 var commands = map[string]func(args []string, stdout, stderr io.Writer) error{
-	"config": configCommand,
-	"plan":   planCommand,
+	"config":   configCommand,
+	"netcheck": netcheckCommand,
+	"plan":     planCommand,
 }
 
 // dispatch runs the command that args name.

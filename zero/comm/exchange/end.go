@@ -66,6 +66,7 @@ type End struct {
 
 	mu      sync.Mutex
 	queue   []*handle // started, not yet the worker's
+	calls   []func()
 	closing bool
 	cause   error // of Abort, or of a Close with work under way
 }
@@ -163,6 +164,29 @@ func (e *End) Close() error {
 	return e.closeErr
 }
 
+// Call runs f on the thread that makes all calls of the transport, when no collective
+// is under way, and returns when it has. It reports whether it did: not after Close.
+func (e *End) Call(f func()) bool {
+	done := make(chan struct{})
+	e.mu.Lock()
+	if !e.closing {
+		e.calls = append(e.calls, func() { f(); close(done) })
+		e.signal()
+	}
+	e.mu.Unlock()
+	select {
+	case <-done:
+		return true
+	case <-e.stopped:
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
 // Waiting says in words which collective this rank has been waiting in for at least
 // a moment, and for which ranks; "" when it is not.
 func (e *End) Waiting() string {
@@ -177,6 +201,15 @@ func (e *End) signal() {
 	case e.wake <- struct{}{}:
 	default:
 	}
+}
+
+// takeCalls hands over what Call was given.
+func (e *End) takeCalls() []func() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	calls := e.calls
+	e.calls = nil
+	return calls
 }
 
 // take hands what was started to the worker, and tells it what is asked of it.

@@ -107,6 +107,11 @@ func (w *worker) round() (closing bool) {
 		w.idle = 0
 		w.pop()
 	}
+	if len(w.active) == 0 {
+		for _, f := range w.takeCalls() {
+			f()
+		}
+	}
 	return closing
 }
 
