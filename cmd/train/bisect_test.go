@@ -102,10 +102,10 @@ func earlier(a, b fault.Strike) bool {
 	return a.Rank < b.Rank
 }
 
-// silent are the faults that strike where the optimizer does not see them, and the
+// inaudible are the faults that strike where the optimizer does not see them, and the
 // parameter at which they must be found: the first one, for all or the first segment's
 // are affected, or any one.
-var silent = map[string]string{
+var inaudible = map[string]string{
 	fault.FirstBackwardEpilogue: "conv_in.weight",
 	fault.ReentrantNoGradInput:  "conv_in.weight",
 	fault.ScheduleInBF16:        "conv_in.weight",
@@ -152,7 +152,7 @@ func judge(t *testing.T, name string, stage int, seed uint64) verdict {
 	v := verdict{stage: d.Life == class.Life, step: true, param: true}
 	v.class = slices.ContainsFunc(d.Suspects, func(s bisect.Suspect) bool { return s.Class == name })
 	v.alone = v.class && len(d.Suspects) == 1
-	if param, is := silent[name]; is {
+	if param, is := inaudible[name]; is {
 		v.param = param == "" || d.Param == param
 	} else {
 		s, param, told := firstStrike(t, b, labTraining(t, "b", b, steps).Plan, d.Step)

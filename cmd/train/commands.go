@@ -11,15 +11,16 @@ import (
 // commands are the words that may stand in front of the flags; without one, train
 // trains.
 var commands = map[string]func(args []string, stdout, stderr io.Writer) error{
-	"bisect":  bisectCommand,
-	"compare": compareCommand,
-	"config":  configCommand,
-	"eval":    evalCommand,
-	"export":  exportCommand,
-	"gap":     gapCommand,
-	"inspect": inspectCommand,
-	"plan":    planCommand,
-	"sample":  sampleCommand,
+	"bisect":   bisectCommand,
+	"compare":  compareCommand,
+	"config":   configCommand,
+	"eval":     evalCommand,
+	"export":   exportCommand,
+	"gap":      gapCommand,
+	"inspect":  inspectCommand,
+	"netcheck": netcheckCommand,
+	"plan":     planCommand,
+	"sample":   sampleCommand,
 }
 
 // dispatch runs the command that args name.

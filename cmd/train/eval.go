@@ -101,7 +101,7 @@ func evalCommand(args []string, stdout, stderr io.Writer) error {
 	return e.print(stdout, out)
 }
 
-func (e *evaluation) losses(ctx context.Context, net *network, world int, heldOut data.Dataset, n int) error {
+func (e *evaluation) losses(ctx context.Context, net *trainedNet, world int, heldOut data.Dataset, n int) error {
 	c, h, w := heldOut.Shape()
 	return local.Run(ctx, world, func(ctx context.Context, rank comm.Communicator) error {
 		losses, timesteps, err := net.viewer(rank, c, h, w).losses(ctx, heldOut, n)
@@ -165,7 +165,7 @@ func median(x []evaluate.Nearest) float64 {
 
 // save leaves the results in a folder: as JSON, as a row of CSV series and TensorBoard
 // where the configuration has them, and as two grids.
-func (e *evaluation) save(out string, net *network, pictures []float32, train data.Dataset) (err error) {
+func (e *evaluation) save(out string, net *trainedNet, pictures []float32, train data.Dataset) (err error) {
 	if err := writeJSON(filepath.Join(out, "eval.json"), e); err != nil {
 		return err
 	}

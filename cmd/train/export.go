@@ -78,7 +78,7 @@ func exact(f *checkpoint.Folder, weights string) (map[string][]float32, error) {
 	return values, nil
 }
 
-func exportPipeline(out string, net *network, values map[string][]float32) error {
+func exportPipeline(out string, net *trainedNet, values map[string][]float32) error {
 	err := net.model.SaveDiffusers(filepath.Join(out, networkDir), func(p *framework.Param) []float32 { return values[p.Name] })
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func exportPipeline(out string, net *network, values map[string][]float32) error
 	return writePipeline(out, net.cfg.Diffusion.Sampler, net.cfg.Diffusion)
 }
 
-func exportFlat(out string, net *network, values map[string][]float32) error {
+func exportFlat(out string, net *trainedNet, values map[string][]float32) error {
 	var tensors []safetensors.Tensor
 	for _, p := range net.model.Params() {
 		tensors = append(tensors, safetensors.Tensor{Name: p.Name, Shape: p.Shape(), Data: values[p.Name]})

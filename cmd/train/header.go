@@ -26,7 +26,10 @@ func (j *job) header() {
 	line("checkpoints", "of activations: %s", describeCheckpointing(m.ActivationCheckpointing.Mode, m.ActivationCheckpointing.Segments))
 	line("memory", "%s", memoryLine("a rank, without activations:", p.Memory(0, rule(c), true)))
 	line("activations", "%s at most, of a micro-batch and its backward", mib(j.activations))
-	line("engine", "%s, %d ranks as goroutines, GOMAXPROCS %d", c.Comm.Engine, c.Comm.World, runtime.GOMAXPROCS(0))
+	line("engine", "%s, GOMAXPROCS %d", j.describeEngine(), runtime.GOMAXPROCS(0))
+	if j.processes != "" {
+		line("processes", "%s", j.processes)
+	}
 	line("run", "seed %d, %s steps%s", c.Run.Seed, thousands(c.Run.Steps), j.describeResume())
 	if names := c.Lab.Fault; len(names) > 0 {
 		line("FAULTS", "%s, seed %d: this training is wrong on purpose", strings.Join(names, ", "), c.Lab.Seed)

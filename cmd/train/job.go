@@ -20,6 +20,7 @@ import (
 	"github.com/zerogap/zerogap/zero"
 	"github.com/zerogap/zerogap/zero/comm"
 	"github.com/zerogap/zerogap/zero/comm/local"
+	"github.com/zerogap/zerogap/zero/comm/mpi"
 	"github.com/zerogap/zerogap/zero/fault"
 )
 
@@ -35,12 +36,15 @@ type job struct {
 	train       data.Dataset
 	heldOut     data.Dataset
 	out         string
+	made        bool        // out is new: nothing in it can be lost
 	lock        *os.File    // of the output folder
 	resume      *resumption // nil: a new training
 
-	stdout io.Writer
-	quiet  bool
-	addr   string // of the web page, "" for none
+	stdout    io.Writer
+	quiet     bool
+	mpi       *mpi.Comm // of this process's rank; nil when the ranks are goroutines
+	processes string    // where the ranks are, with mpi
+	addr      string    // of the web page, "" for none
 	halt
 
 	// rank 0's
@@ -65,7 +69,10 @@ func prepare(o options, stdout, stderr io.Writer) (*job, error) {
 	if err := resumeConfig(&o); err != nil {
 		return nil, usageError{err}
 	}
-	cfg, err := config.Load(o.config, o.sets, checks()...)
+	cfg, err := config.LoadFor(o.world(), o.config, o.sets, checks()...)
+	if err == nil {
+		err = checkLaunch(cfg, o.launch)
+	}
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -114,6 +121,9 @@ func (j *job) settle(o options, stderr io.Writer) (err error) {
 		}
 		j.curves.restore(j.resume.state.Curves)
 	}
+	if o.launch.Rank > 0 { // rank 0 makes the folder
+		return nil
+	}
 	// Its own folder, or, when it was ended before its first checkpoint, one with
 	// nothing to lose but what this run will write again.
 	if j.resume != nil && j.resume.own || j.resume == nil && o.resume == "auto" && isRun(j.cfg.Run.Out) {
@@ -129,6 +139,7 @@ func (j *job) settle(o options, stderr io.Writer) (err error) {
 	if j.out, err = makeOut(j.cfg, o.out != ""); err != nil {
 		return err
 	}
+	j.made = true
 	j.lock, err = lock(j.out)
 	return err
 }
@@ -235,6 +246,9 @@ func (j *job) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, j.closeReports()) }()
 	j.header()
 
+	if j.mpi != nil {
+		return runRank(ctx, j.mpi, j.rank)
+	}
 	return local.Run(ctx, j.cfg.Comm.World, j.rank, local.WithTimeout(time.Duration(j.cfg.Comm.TimeoutMS)*time.Millisecond))
 }
 

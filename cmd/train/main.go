@@ -35,6 +35,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/zerogap/zerogap/zero/comm/mpi"
 )
 
 const (
@@ -52,12 +54,14 @@ type options struct {
 	sets    repeated
 	steps   int
 	out     string
-	world   int
+	ranks   int
 	quiet   bool
 	web     string
 	resume  string
 	profile string
 	trace   int
+
+	launch mpi.Launch // how the process was started
 }
 
 // repeated is a flag that may be given more than once.
@@ -77,11 +81,17 @@ func (u usageError) Unwrap() error { return u.error }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	err := dispatch(args, stdout, stderr)
-	var usage usageError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
+	case errors.As(err, new(silent)):
+		return exitCode(err)
 	}
+	printError(stderr, err)
+	return exitCode(err)
+}
+
+func printError(stderr io.Writer, err error) {
 	text := err.Error()
 	if errors.Is(err, syscall.ENOSPC) {
 		text += ": free some space, or choose another folder with -out"
@@ -89,7 +99,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, line := range strings.Split(text, "\n") {
 		fmt.Fprintf(stderr, "train: %s\n", line)
 	}
-	if errors.As(err, &usage) {
+}
+
+func exitCode(err error) int {
+	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
 	return exitFailed
@@ -103,7 +116,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.Var(&o.sets, "set", "`key=value` overrides a configuration key, such as zero_optimization.reduce_bucket_size=1000; may be repeated")
 	f.IntVar(&o.steps, "steps", 0, "number of optimizer steps, instead of run.steps")
 	f.StringVar(&o.out, "out", "", "output `folder`, instead of run.out")
-	f.IntVar(&o.world, "world", 0, "number of ranks, instead of comm.world")
+	f.IntVar(&o.ranks, "world", 0, "number of ranks, instead of comm.world")
 	f.BoolVar(&o.quiet, "quiet", false, "print only warnings and errors")
 	f.StringVar(&o.web, "web", "", "serve a page with live curves and samples at `address` on this machine, such as :8080, or :0 for a free port")
 	f.StringVar(&o.resume, "resume", "", "go on from a checkpoint: auto (the run's last good one), a tag such as step-000200, or a `path`; without -config, with the run's own configuration")
@@ -132,23 +145,32 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		case "trace":
 			o.sets = append(o.sets, fmt.Sprintf("run.trace_step=%d", o.trace))
 		case "world":
-			o.sets = append(o.sets, fmt.Sprintf("comm.world=%d", o.world))
+			o.sets = append(o.sets, fmt.Sprintf("comm.world=%d", o.ranks))
 		}
 	})
 	return o, nil
 }
 
-// train runs the job with signals and the profile around it.
-func train(o options, stdout, stderr io.Writer) (err error) {
-	j, err := prepare(o, stdout, stderr)
+// train runs the job in this process, or this process's rank of it.
+func train(o options, stdout, stderr io.Writer) error {
+	o.launch = mpi.Detect(os.Getenv)
+	j, err := prepare(o, stdout, o.launched(stderr))
+	if o.launch.MPI() || err == nil && j.cfg.Comm.Engine == engineMPI {
+		return trainMPI(o, j, err, stdout, stderr)
+	}
 	if err != nil {
 		return err
 	}
+	return supervise(j, o, stderr)
+}
+
+// supervise runs the job with signals and the profile around it.
+func supervise(j *job, o options, stderr io.Writer) (err error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	defer onInterrupt(&j.halt, cancel, func(text string) { j.notify(stderr, text) })()
+	defer onInterrupt(&j.halt, cancel, func(text string) { j.notify(j.interrupts(stderr), text) })()
 	if o.profile != "" {
-		f, err := os.Create(o.profile)
+		f, err := os.Create(o.profile + j.suffix())
 		if err != nil {
 			return usageError{fmt.Errorf("-cpuprofile: %w", err)}
 		}

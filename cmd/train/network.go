@@ -33,8 +33,8 @@ func (n *networkFlags) register(f *flag.FlagSet) {
 	f.Var(&n.sets, "set", "`key=value` overrides a configuration key; may be repeated")
 }
 
-// network is a trained network with what it takes to look at it.
-type network struct {
+// trainedNet is a trained network with what it takes to look at it.
+type trainedNet struct {
 	cfg       *config.Config
 	model     *unet.UNet2DModel
 	compute   dtype.DType
@@ -45,7 +45,7 @@ type network struct {
 }
 
 // open reads the network, and more with it from the checkpoint, when it is from one.
-func (n *networkFlags) open(stderr io.Writer, more ...func(*checkpoint.Folder) error) (*network, error) {
+func (n *networkFlags) open(stderr io.Writer, more ...func(*checkpoint.Folder) error) (*trainedNet, error) {
 	switch {
 	case (n.checkpoint == "") == (n.model == ""):
 		return nil, errors.New("which network? Give -checkpoint with a run or a checkpoint, or -model with a folder of diffusers")
@@ -72,12 +72,12 @@ func (n *networkFlags) open(stderr io.Writer, more ...func(*checkpoint.Folder) e
 	return net, errors.Join(err, f.Close())
 }
 
-func (n *networkFlags) openCheckpoint(f *checkpoint.Folder) (*network, error) {
+func (n *networkFlags) openCheckpoint(f *checkpoint.Folder) (*trainedNet, error) {
 	path := n.config
 	if path == "" {
 		path = filepath.Join(f.Path(), configFile)
 	}
-	net := &network{path: f.Path(), step: f.Step(), weights: n.weights}
+	net := &trainedNet{path: f.Path(), step: f.Step(), weights: n.weights}
 	var err error
 	if net.cfg, err = config.Load(path, n.sets, checks()...); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (n *networkFlags) openCheckpoint(f *checkpoint.Folder) (*network, error) {
 }
 
 // load fills the network's parameters with the rounded weights of the checkpoint.
-func (net *network) load(f *checkpoint.Folder) error {
+func (net *trainedNet) load(f *checkpoint.Folder) error {
 	params := net.model.Params()
 	if len(params) != len(f.Manifest().Params) {
 		return fmt.Errorf("%s has %d parameters and the configured network %d", f.Path(), len(f.Manifest().Params), len(params))
@@ -129,12 +129,12 @@ func (net *network) load(f *checkpoint.Folder) error {
 	return nil
 }
 
-func (n *networkFlags) openDiffusers() (*network, error) {
+func (n *networkFlags) openDiffusers() (*trainedNet, error) {
 	dir, settings, err := diffusersFolder(n.model)
 	if err != nil {
 		return nil, err
 	}
-	net := &network{path: n.model, weights: "stored", compute: dtype.F32}
+	net := &trainedNet{path: n.model, weights: "stored", compute: dtype.F32}
 	if net.model, err = unet.LoadDiffusers(dir); err != nil {
 		return nil, err
 	}
@@ -152,13 +152,13 @@ func (n *networkFlags) openDiffusers() (*network, error) {
 }
 
 // viewer makes the viewer of one rank. All ranks share the weights.
-func (net *network) viewer(c comm.Communicator, channels, h, w int) *viewer {
+func (net *trainedNet) viewer(c comm.Communicator, channels, h, w int) *viewer {
 	tape := framework.NewTape(framework.WithCompute(net.compute))
 	return &viewer{comm: c, tape: tape, model: net.model, diffusion: net.diffusion, c: channels, h: h, w: w, labeled: net.cfg.Model.NumClasses > 0}
 }
 
 // describe names the network for people.
-func (net *network) describe() string {
+func (net *trainedNet) describe() string {
 	if net.step == 0 {
 		return fmt.Sprintf("%s (%s weights)", net.path, net.weights)
 	}
@@ -166,4 +166,4 @@ func (net *network) describe() string {
 }
 
 // openData opens the pictures that the network is measured on.
-func (net *network) openData() (train, heldOut data.Dataset, err error) { return openData(net.cfg) }
+func (net *trainedNet) openData() (train, heldOut data.Dataset, err error) { return openData(net.cfg) }

@@ -142,6 +142,9 @@ func (t *trainer) writeTrace(ctx context.Context) (err error) {
 // closeInspection says what was asked for and did not come about, and closes the file
 // of the profile.
 func (j *job) closeInspection() error {
+	if j.follows() {
+		return nil
+	}
 	var err error
 	missed := func(asked bool, key string, step int, what string) {
 		if asked {

@@ -61,7 +61,11 @@ func planCommand(args []string, stdout, stderr io.Writer) error {
 		e.SetIndent("", "  ")
 		return e.Encode(s.document(rows))
 	}
-	_, err = io.WriteString(stdout, s.table(rows))
+	text, err := p.times.table(s, rows)
+	if err != nil {
+		return usageError{err}
+	}
+	_, err = io.WriteString(stdout, s.table(rows)+text)
 	return err
 }
 
@@ -79,6 +83,7 @@ type planOptions struct {
 	overlap        bool
 	worlds, stages list
 	json           bool
+	times          timeOptions
 }
 
 // count is a flag for a number of elements, which may be written as 7.5e9.
@@ -132,6 +137,7 @@ func parsePlan(args []string, stderr io.Writer) (*planOptions, error) {
 	f.Var(&p.worlds, "world", "world `sizes`")
 	f.Var(&p.stages, "stage", "ZeRO `stages`")
 	f.BoolVar(&p.json, "json", false, "print JSON, in bytes")
+	p.times.flags(f)
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -213,6 +219,7 @@ func fromConfig(path string, sets []string, stderr io.Writer) (*scenario, error)
 // prediction is one line: a rank at one stage and world size.
 type prediction struct {
 	stage, world, accum, batch int
+	overlap, once              bool // overlap_comm; gradients are sent once a step
 	plan                       *zero.Plan
 	memory                     zero.Memory
 	traffic                    zero.Traffic
@@ -236,7 +243,8 @@ func (s *scenario) predict(stages, worlds []int) ([]prediction, error) {
 		for _, world := range worlds {
 			cfg := s.cfg
 			cfg.ZeroOptimization.Stage = stage
-			r := prediction{stage: stage, world: world}
+			r := prediction{stage: stage, world: world, overlap: cfg.ZeroOptimization.OverlapComm}
+			r.once = cfg.ZeroOptimization.ReductionOrder == zero.OrderLocal && stage < 2
 			r.accum, r.batch = s.accumulation(max(1, world))
 			cfg.GradientAccumulationSteps = r.accum
 			var err error

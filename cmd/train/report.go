@@ -67,8 +67,10 @@ func checkMonitor(c *config.Config) error {
 // openReports opens what rank 0 writes to, so that what cannot be written is
 // known before the first step.
 func (j *job) openReports() error {
-	if err := j.openMonitors(); err != nil {
-		return errors.Join(err, j.closeMonitors())
+	if !j.follows() {
+		if err := j.openMonitors(); err != nil {
+			return errors.Join(err, j.closeMonitors())
+		}
 	}
 	j.progress = progress.New(progress.Options{
 		Out: j.stdout, Total: j.cfg.Run.Steps, Every: max(1, j.cfg.StepsPerPrint),

@@ -28,6 +28,15 @@ func (r *resumption) step() int {
 	return r.folder.Step()
 }
 
+// describe names the checkpoint for a comparison between ranks.
+func (r *resumption) describe() string {
+	if r == nil {
+		return "the beginning"
+	}
+	m := r.folder.Manifest()
+	return fmt.Sprintf("checkpoint %s, number %d of its folder", m.Tag, m.Serial)
+}
+
 func (r *resumption) close() error {
 	if r == nil {
 		return nil
@@ -62,14 +71,18 @@ func resumeConfig(o *options) error {
 // keepBatch lets -world change the accumulation and not the batch, which the
 // configuration of a run has in full.
 func (o *options) keepBatch() error {
-	if o.world == 0 {
+	world := o.ranks
+	if o.launch.MPI() {
+		world = o.launch.Size
+	}
+	if world == 0 {
 		return nil
 	}
 	c, err := config.Load(o.config, nil)
 	if err != nil {
 		return err
 	}
-	if per := c.TrainMicroBatchSizePerGPU * o.world; c.TrainBatchSize%per == 0 {
+	if per := c.TrainMicroBatchSizePerGPU * world; c.TrainBatchSize%per == 0 {
 		o.sets = append(o.sets, fmt.Sprintf("gradient_accumulation_steps=%d", c.TrainBatchSize/per))
 	}
 	return nil

@@ -36,7 +36,7 @@ func (d *drawing) register(f *flag.FlagSet, n int) {
 }
 
 // apply puts what was given over the network's configuration, and checks it.
-func (d *drawing) apply(f *flag.FlagSet, net *network) error {
+func (d *drawing) apply(f *flag.FlagSet, net *trainedNet) error {
 	given := map[string]bool{}
 	f.Visit(func(fl *flag.Flag) { given[fl.Name] = true })
 	c := &net.cfg.Diffusion
@@ -65,7 +65,7 @@ func (d *drawing) apply(f *flag.FlagSet, net *network) error {
 }
 
 // draw draws the pictures.
-func (d *drawing) draw(ctx context.Context, net *network, stderr io.Writer) (pictures []float32, c, h, w int, err error) {
+func (d *drawing) draw(ctx context.Context, net *trainedNet, stderr io.Writer) (pictures []float32, c, h, w int, err error) {
 	m := net.model.Config()
 	c, h, w = m.InChannels, m.SampleSize.Height, m.SampleSize.Width
 	if h == 0 || w == 0 {
@@ -147,7 +147,7 @@ func sampleCommand(args []string, stdout, stderr io.Writer) error {
 }
 
 // noise is what the pictures are made of.
-func (d *drawing) noise(net *network, c, h, w int) []safetensors.Tensor {
+func (d *drawing) noise(net *trainedNet, c, h, w int) []safetensors.Tensor {
 	draw, size := unet.StreamNoise(d.seed), c*h*w
 	tensor := func(name string, step int) safetensors.Tensor {
 		all := make([]float32, d.n*size)

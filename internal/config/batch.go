@@ -62,10 +62,24 @@ func (l *loader) badBatch(format string, args ...any) {
 func (l *loader) origin(path string) string {
 	e, given := l.entries[path]
 	switch {
+	case path == keyWorld && l.world.Size > 0:
+		return l.world.Origin
 	case !given:
 		return "the default of " + path
 	case e.where == settingSource:
 		return path + " on the command line"
 	}
 	return fmt.Sprintf("%s in %s", e.written, e.where)
+}
+
+// launched puts the number of ranks that are there in place of the configured one.
+func (l *loader) launched() {
+	if l.world.Size == 0 {
+		return
+	}
+	if e, given := l.entries[keyWorld]; given && e.where == settingSource && e.value != int64(l.world.Size) {
+		l.failValue(keyWorld, "%s has started %d: leave it out", l.world.Origin, l.world.Size)
+		return
+	}
+	l.entries[keyWorld] = entry{value: int64(l.world.Size), written: keyWorld, where: l.world.Origin}
 }

@@ -267,7 +267,8 @@ type Lab struct {
 
 // Comm is the section [comm].
 type Comm struct {
-	Engine    string `key:"engine"` // local
-	World     int    `key:"world"`  // ranks
+	Engine    string `key:"engine"`  // auto, local, mpi
+	Library   string `key:"library"` // auto, openmpi, mpich, or a path
+	World     int    `key:"world"`   // ranks
 	TimeoutMS int    `key:"timeout_ms"`
 }

@@ -97,7 +97,7 @@ func TestValues(t *testing.T) {
 		{"[diffusion]\nbeta_start = 0.5", []string{"diffusion.beta_start", "diffusion.beta_end"}},
 		{"[diffusion]\nnum_train_timesteps = 10\nsample_steps = 11", []string{"diffusion.sample_steps", "num_train_timesteps = 10"}},
 		{"[diffusion]\nsampler = \"ddpm\"\neta = 0.5", []string{"diffusion.eta = 0.5", "ddpm"}},
-		{"[comm]\nengine = \"mpi\"", []string{`comm.engine = "mpi"`, "local"}},
+		{"[comm]\nengine = \"nccl\"", []string{`comm.engine = "nccl"`, "auto, local, mpi"}},
 		{"[run]\nseed = 9007199254740993", []string{"run.seed = 9007199254740993", "up to 2^53"}},
 		{"[run]\nseed = -1", []string{"run.seed = -1", "at least 0"}},
 		{"prescale_gradients = \"true\"", []string{"prescale_gradients = \"true\"", "true or false"}},
@@ -239,6 +239,22 @@ func TestBatchSizes(t *testing.T) {
 		_, err := Load(file(t, "c.toml", "train_batch_size = 7\ntrain_micro_batch_size_per_gpu = 3\n"+text), nil)
 		wantError(t, err, "train_batch_size = 7", "world comes from "+origin)
 	}
+}
+
+// TestALauncherDecidesTheWorld: over the file, not over the command line.
+func TestALauncherDecidesTheWorld(t *testing.T) {
+	path, w := file(t, "c.toml", "train_batch_size = 8\n[comm]\nworld = 2\n"), World{4, "mpirun"}
+	c, err := LoadFor(w, path, nil)
+	if err != nil || c.Comm.World != 4 || c.TrainMicroBatchSizePerGPU != 2 || c.WorldOrigin != "mpirun" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := LoadFor(w, path, []string{"comm.world=4"}); err != nil || c.Comm.World != 4 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	_, err = LoadFor(w, path, []string{"comm.world=2"})
+	wantError(t, err, "comm.world = 2", "mpirun has started 4")
+	_, err = LoadFor(World{3, "mpirun"}, path, nil)
+	wantError(t, err, "train_batch_size = 8", "world 3", "world comes from mpirun")
 }
 
 func TestAllErrorsAtOnce(t *testing.T) {

@@ -88,8 +88,10 @@ func runKeys() []Key {
 
 func commKeys() []Key {
 	return []Key{
-		{Path: "comm.engine", Kind: Enum, Allowed: []string{"local"}, Default: "local", Doc: "local: the ranks are goroutines of one process."},
-		{Path: "comm.world", Kind: Int, Range: between(1, 1024), Default: 1, Doc: "Number of ranks."},
+		{Path: "comm.engine", Kind: Enum, Allowed: []string{"auto", "local", "mpi"}, Default: "auto",
+			Doc: "local: the ranks are goroutines of one process. mpi: they are processes on any number of machines, see distributed.md. auto: mpi when started by mpirun or srun, else local."},
+		{Path: "comm.library", Kind: String, Default: "auto", Doc: "For engine mpi: openmpi, mpich, or the path of a library; auto is the one that the launcher belongs to."},
+		{Path: "comm.world", Kind: Int, Range: between(1, 1024), Default: 1, Doc: "Number of ranks. With engine mpi the launcher decides it."},
 		{Path: "comm.timeout_ms", Kind: Int, Range: atLeast(1), Default: 300_000, Doc: "Longest wait for another rank, in milliseconds; after it every rank stops with an error."},
 	}
 }

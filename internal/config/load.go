@@ -29,13 +29,28 @@ type Check struct {
 // All that is wrong is reported at once: the error joins one error of one line
 // for each mistake, which begins with the file's name or with -set.
 func Load(path string, sets []string, checks ...Check) (*Config, error) {
+	return LoadFor(World{}, path, sets, checks...)
+}
+
+// World is a number of ranks that is decided outside of the configuration, and who
+// decided it, for messages.
+type World struct {
+	Size   int // 0: by comm.world
+	Origin string
+}
+
+// LoadFor is [Load] for ranks that a launcher has started. Their number takes the
+// place of a file's comm.world, and one that is set on the command line must agree.
+func LoadFor(w World, path string, sets []string, checks ...Check) (*Config, error) {
 	l := newLoader(path)
+	l.world = w
 	if !l.file() {
 		return nil, errors.Join(l.errs...)
 	}
 	for _, s := range sets {
 		l.setting(s)
 	}
+	l.launched()
 	l.assign()
 	l.derive()
 	l.cross()
@@ -62,6 +77,7 @@ type loader struct {
 	known   []string        // all paths, for suggestions
 	entries map[string]entry
 	cfg     *Config
+	world   World
 
 	bad  map[string]bool // keys whose value was refused, or that someone tried to write
 	errs []error

@@ -28,6 +28,9 @@ func (p *Pending) publish(all []report) error {
 	for _, r := range all {
 		m.Files = append(m.Files, r.Files...)
 	}
+	if err := p.visible(m.Files); err != nil {
+		return err
+	}
 	raw, err := m.encode()
 	if err != nil {
 		return err
@@ -46,6 +49,18 @@ func (p *Pending) publish(all []report) error {
 		return err
 	}
 	return p.tidy(old, entries)
+}
+
+// visible checks that the files of all ranks are where this one looks for them: ranks
+// on several machines need one file system.
+func (p *Pending) visible(files []FileInfo) error {
+	for _, f := range files {
+		path := filepath.Join(p.temp, f.Name)
+		if info, err := os.Stat(path); err != nil || info.Size() != f.Bytes {
+			return fmt.Errorf("a rank has written %s with %d bytes, and this one does not see that: %w", path, f.Bytes, errors.Join(err, errors.New("the folder of checkpoints must be the same on all machines, on a shared file system")))
+		}
+	}
+	return nil
 }
 
 // rename gives the folder its name. A checkpoint that has the tag already is put

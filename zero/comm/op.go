@@ -3,6 +3,8 @@ package comm
 import (
 	"fmt"
 	"slices"
+
+	"github.com/zerogap/zerogap/dtype"
 )
 
 var kindNames = [...]string{
@@ -33,22 +35,6 @@ func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %v", e.Rank, e
 // Unwrap returns the reason.
 func (e *RankError) Unwrap() error { return e.Err }
 
-// String names the collective in an error, for instance
-// `reduce-scatter "gradient bucket" of step 3, bucket 7`.
-func (op *Op) String() string {
-	s := fmt.Sprintf("%s %q", op.Kind, op.Sig.Name)
-	if op.Kind == Barrier && op.Sig.Name == "" {
-		s = op.Kind.String()
-	}
-	if op.Sig.Step != 0 {
-		s += fmt.Sprintf(" of step %d", op.Sig.Step)
-	}
-	if op.Sig.Bucket >= 0 && op.Kind != Barrier {
-		s += fmt.Sprintf(", bucket %d", op.Sig.Bucket)
-	}
-	return s
-}
-
 // Sent returns the bytes that rank, of size ranks, gives to the others: each rank
 // hands every other one what that one adds or receives, and nothing is passed on.
 // For a reduce-scatter these are the bytes of a ring, (size-1)/size of the whole
@@ -75,11 +61,18 @@ func (op *Op) Check(rank, size int) error {
 	case Barrier:
 		return nil
 	case AllReduce:
+		if err := op.checkSum(); err != nil {
+			return err
+		}
 		if send != recv {
 			return fmt.Errorf("%s: sends %d elements and receives %d: want equal counts", op, send, recv)
 		}
 		return nil
-	case ReduceScatter, AllGather:
+	case ReduceScatter:
+		if err := op.checkSum(); err != nil {
+			return err
+		}
+	case AllGather:
 	default:
 		return fmt.Errorf("%s: unknown collective", op)
 	}
@@ -100,28 +93,10 @@ func (op *Op) Check(rank, size int) error {
 	return nil
 }
 
-// Differ compares the operations of two ranks. It returns the first difference in
-// words, "" when they are the same collective: same kind, signature, bounds,
-// counts and formats.
-func Differ(rankA int, a *Op, rankB int, b *Op) string {
-	sides := func(what string, x, y any) string {
-		return fmt.Sprintf("%s: rank %d has %v, rank %d has %v", what, rankA, x, rankB, y)
+// checkSum returns an error where the formats cannot be added.
+func (op *Op) checkSum() error {
+	if op.Send.DType == dtype.F64 || op.Recv.DType == dtype.F64 {
+		return fmt.Errorf("%s: sends %s and adds to %s: sums are made of fp32, bf16 and fp16", op, op.Send.DType, op.Recv.DType)
 	}
-	switch {
-	case a.Kind != b.Kind || a.Sig.Name != b.Sig.Name || a.Sig.Step != b.Sig.Step || a.Sig.Bucket != b.Sig.Bucket:
-		return sides("operation", a, b)
-	case a.Sig.Layout != b.Sig.Layout:
-		return sides("layout hash", fmt.Sprintf("%016x", a.Sig.Layout), fmt.Sprintf("%016x", b.Sig.Layout))
-	case a.Kind == Barrier:
-		return ""
-	case a.Send.DType != b.Send.DType:
-		return sides("sent format", a.Send.DType, b.Send.DType)
-	case a.Recv.DType != b.Recv.DType:
-		return sides("received format", a.Recv.DType, b.Recv.DType)
-	case a.Kind == AllReduce && a.Send.Len() != b.Send.Len():
-		return sides("element count", a.Send.Len(), b.Send.Len())
-	case a.Kind != AllReduce && !slices.Equal(a.Bounds, b.Bounds):
-		return sides("bounds", a.Bounds, b.Bounds)
-	}
-	return ""
+	return nil
 }

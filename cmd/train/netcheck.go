@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/zerogap/zerogap/dtype"
+	"github.com/zerogap/zerogap/zero/comm"
+	"github.com/zerogap/zerogap/zero/comm/local"
+	"github.com/zerogap/zerogap/zero/comm/mpi"
+)
+
+// checkOptions is the command line of "train netcheck".
+type checkOptions struct {
+	config  string
+	sets    repeated
+	ranks   int
+	max     count
+	out     string
+	library string
+	plan    *scenario // of config
+}
+
+// netcheckCommand is "train netcheck": it measures the communication of the ranks it
+// is started on.
+//
+//	mpirun -np 2 train netcheck [-config FILE] [-out FILE]
+//	train netcheck -world 2
+func netcheckCommand(args []string, stdout, stderr io.Writer) error {
+	o, err := parseNetcheck(args, stderr)
+	if err != nil {
+		return err
+	}
+	launch := mpi.Detect(os.Getenv)
+	if launch.MPI() {
+		return o.checkMPI(launch, stdout, stderr)
+	}
+	return local.Run(context.Background(), o.ranks, func(ctx context.Context, c comm.Communicator) error {
+		n, err := measureNetwork(ctx, c, int(o.max), nil)
+		if err != nil || c.Rank() != 0 {
+			return err
+		}
+		n.Engine = engineLocal
+		return o.print(n, stdout)
+	})
+}
+
+func parseNetcheck(args []string, stderr io.Writer) (*checkOptions, error) {
+	o := &checkOptions{max: 64 << 20}
+	f := flag.NewFlagSet("train netcheck", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&o.config, "config", "", "configuration `file`: the model of step time is then that of its training")
+	f.Var(&o.sets, "set", "`key=value` overrides a configuration key; may be repeated")
+	f.IntVar(&o.ranks, "world", 2, "number of `ranks` in this process, where no launcher has started more")
+	f.Var(&o.max, "max", "the largest buffer, in `bytes`")
+	f.StringVar(&o.library, "library", "auto", "comm.library: openmpi, mpich or a `path`")
+	f.StringVar(&o.out, "out", "", "write the measurement to `file`, for train plan -net")
+	err := f.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		f.SetOutput(stderr)
+		f.Usage()
+		return nil, err
+	case err != nil:
+		return nil, usageError{fmt.Errorf("%w (train netcheck -help lists the flags)", err)}
+	case f.NArg() > 0:
+		return nil, usageError{fmt.Errorf("unexpected argument %q: options begin with a dash, such as -config configs/zero2.toml", f.Arg(0))}
+	case o.ranks < 1 || o.ranks > 1024:
+		return nil, usageError{fmt.Errorf("-world %d: want 1 to 1024", o.ranks)}
+	case o.max < 1<<16:
+		return nil, usageError{fmt.Errorf("-max %d: want at least %d", o.max, 1<<16)}
+	case o.config == "" && len(o.sets) > 0:
+		return nil, usageError{errors.New("-set belongs to -config")}
+	}
+	if o.config != "" {
+		if o.plan, err = fromConfig(o.config, o.sets, io.Discard); err != nil {
+			return nil, usageError{err}
+		}
+	}
+	return o, nil
+}
+
+// checkMPI measures between the processes of an MPI job.
+func (o *checkOptions) checkMPI(l mpi.Launch, stdout, stderr io.Writer) error {
+	c, err := mpi.Connect(mpi.Options{Library: o.library, Launch: l, Timeout: startTimeout})
+	if err != nil {
+		return usageError{err}
+	}
+	n, err := measureNetwork(context.Background(), c, int(o.max), c)
+	if err == nil && c.Rank() == 0 {
+		n.Engine = engineMPI + ", " + c.Library()
+		err = o.print(n, stdout)
+	}
+	if err != nil {
+		c.Abort(err)
+		fmt.Fprintf(stderr, "train netcheck: rank %d: %v\n", c.Rank(), err)
+		if err := c.Close(); err != nil {
+			fmt.Fprintf(stderr, "train netcheck: rank %d: %v\n", c.Rank(), err)
+		}
+		c.Exit(exitFailed)
+	}
+	return c.Close()
+}
+
+// native is an engine that has collectives of its own to compare with.
+type native interface {
+	NativeReduceScatter(send, recv []float32) error
+	NativeAllGather(send, recv []float32) error
+}
+
+// pointTime is about how long each size is measured.
+const pointTime = 300 * time.Millisecond
+
+// measureNetwork measures collectives of all sizes up to max bytes. It is collective;
+// rank 0 has the result.
+func measureNetwork(ctx context.Context, c comm.Communicator, max int, lib native) (network, error) {
+	n := network{World: c.Size()}
+	barrier := &comm.Op{Kind: comm.Barrier, Sig: comm.Signature{Name: "netcheck"}}
+	var err error
+	if n.Barrier, err = timed(ctx, c, func() error { return comm.Do(ctx, c, barrier) }); err != nil {
+		return n, err
+	}
+	for bytes := 1 << 12; bytes <= max; bytes *= 4 {
+		p, err := measureSize(ctx, c, bytes, lib)
+		if err != nil {
+			return n, err
+		}
+		n.Points = append(n.Points, p)
+	}
+	n.fit()
+	return n, nil
+}
+
+func measureSize(ctx context.Context, c comm.Communicator, bytes int, lib native) (point, error) {
+	world := c.Size()
+	each := bytes / 4 / world
+	whole, part := make([]float32, each*world), make([]float32, each)
+	p := point{Bytes: 4 * len(whole)}
+	var err error
+	measure := func(to *float64, f func() error) {
+		if err == nil {
+			*to, err = timed(ctx, c, f)
+		}
+	}
+	bounds := evenly(len(whole), world)
+	scatter := &comm.Op{Kind: comm.ReduceScatter, Sig: comm.Signature{Name: "netcheck"}, Bounds: bounds, Send: dtype.OfFloat32(whole), Recv: dtype.OfFloat32(part)}
+	gather := &comm.Op{Kind: comm.AllGather, Sig: comm.Signature{Name: "netcheck"}, Bounds: bounds, Send: dtype.OfFloat32(part), Recv: dtype.OfFloat32(whole)}
+	measure(&p.ReduceScatter, func() error { return comm.Do(ctx, c, scatter) })
+	measure(&p.AllGather, func() error { return comm.Do(ctx, c, gather) })
+	if lib != nil {
+		measure(&p.NativeReduceScatter, func() error { return lib.NativeReduceScatter(whole, part) })
+		measure(&p.NativeAllGather, func() error { return lib.NativeAllGather(part, whole) })
+	}
+	to := make([]float32, len(whole))
+	measure(&p.Memcpy, func() error {
+		if c.Rank() == 0 {
+			copy(to, whole)
+		}
+		return nil
+	})
+	return p, err
+}
+
+// timed returns the median time of f in seconds, on this rank. It is collective: all
+// ranks run f equally often.
+func timed(ctx context.Context, c comm.Communicator, f func() error) (float64, error) {
+	once := func() (float64, error) {
+		start := time.Now()
+		err := f()
+		return time.Since(start).Seconds(), err
+	}
+	for range 2 {
+		if _, err := once(); err != nil {
+			return 0, err
+		}
+	}
+	first, err := once()
+	if err != nil {
+		return 0, err
+	}
+	// The slowest rank decides how often.
+	all, mine := dtype.Make(dtype.F64, c.Size()), dtype.Make(dtype.F64, 1)
+	mine.F64[0] = first
+	if err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: comm.Signature{Name: "times"}, Bounds: evenly(c.Size(), c.Size()), Send: mine, Recv: all}); err != nil {
+		return 0, err
+	}
+	times := make([]float64, min(500, max(7, int(pointTime.Seconds()/slices.Max(all.F64)))))
+	for i := range times {
+		if times[i], err = once(); err != nil {
+			return 0, err
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/2], comm.Do(ctx, c, &comm.Op{Kind: comm.Barrier, Sig: comm.Signature{Name: "netcheck"}})
+}
+
+// print shows the measurement and what follows from it.
+func (o *checkOptions) print(n network, stdout io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "engine       %s, %d ranks\n", n.Engine, n.World)
+	fmt.Fprintf(&b, "barrier      %.1f µs\n\n", 1e6*n.Barrier)
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "GB/s of a buffer of\treduce-scatter\tall-gather\tnative reduce-scatter\tnative all-gather\tmemcpy\t\n")
+	rate := func(p point, seconds float64) string {
+		if seconds == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f", float64(p.Bytes)/seconds/1e9)
+	}
+	for _, p := range n.Points {
+		fmt.Fprintf(t, "%d KiB\t%s\t%s\t%s\t%s\t%s\t\n", p.Bytes>>10, rate(p, p.ReduceScatter), rate(p, p.AllGather), rate(p, p.NativeReduceScatter), rate(p, p.NativeAllGather), rate(p, p.Memcpy))
+	}
+	t.Flush()
+	fmt.Fprintf(&b, "\n%s\n", n.describe())
+	if o.plan != nil {
+		text, err := o.stepModel(n)
+		if err != nil {
+			return err
+		}
+		b.WriteString(text)
+	}
+	if o.out != "" {
+		raw, err := json.MarshalIndent(n, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.out, append(raw, '\n'), 0o666); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(stdout, b.String())
+	return err
+}
+
+// stepModel applies the model to the training of the configuration.
+func (o *checkOptions) stepModel(n network) (string, error) {
+	rows, err := o.plan.predict([]int{o.plan.cfg.ZeroOptimization.Stage}, []int{n.World})
+	if err != nil {
+		return "", err
+	}
+	r := rows[0]
+	wire := o.plan.cfg.Policy().Wire.Size()
+	var b strings.Builder
+	if bucket := n.bucket(); n.World > 1 {
+		fmt.Fprintf(&b, "bucket       reduce_bucket_size of %s elements or more keeps the latency below %d %% of a reduction; the model has %s, so at most %s leaves four to overlap\n",
+			thousands(bucket/wire), latencyShare, thousands(r.plan.Elements), thousands(max(1, r.plan.Elements/4)))
+	}
+	s := n.step(r, compute{})
+	fmt.Fprintf(&b, "step         communication of a step, nothing hidden: %.2f ms = gradients %.2f + norm %.2f + weights %.2f, in %s collectives\n",
+		1e3*s.total, 1e3*s.gradients, 1e3*s.norm, 1e3*s.weights, thousands(int(r.traffic.Total().Collectives)))
+	return b.String(), nil
+}
