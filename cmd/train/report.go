@@ -272,7 +272,7 @@ func (t *trainer) summary(steps int, took time.Duration) (err error) {
 	tried, applied := opt.Steps()
 	if t.resume != nil {
 		before := t.resume.folder.Manifest().Progress
-		tried, applied = tried-before.Tried, applied-before.Applied
+		tried, applied = tried-before.Tried, applied-before.Applied+1 // going on gathers the weights, too
 	}
 	say("traffic      %s", trafficLine(opt.Traffic(), t.plan.Traffic(0), tried, applied))
 	say("activations  %s at most on rank 0; predicted %s", mib(t.peak), mib(t.activations))
