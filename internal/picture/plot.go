@@ -22,8 +22,8 @@ const (
 	margin     = 10 // points around the plot
 )
 
-// palette is safe for the usual kinds of colour blindness (Okabe and Ito, 2008).
-var palette = [...]color.RGBA{
+// inks are safe for the usual kinds of colour blindness (Okabe and Ito, 2008).
+var inks = [...]color.RGBA{
 	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {230, 159, 0, 255},
 }
 
@@ -57,16 +57,13 @@ func Plot(path, title, quantity string, curves ...Curve) error {
 	e.apply(p)
 	p.Add(grid())
 	for i, c := range curves {
-		if err := addCurve(p, c, palette[i%len(palette)]); err != nil {
+		if err := addCurve(p, c, inks[i%len(inks)]); err != nil {
 			return fmt.Errorf("plot %s: %w", path, err)
 		}
 	}
 	canvas := vgimg.NewWith(vgimg.UseWH(plotWidth, plotHeight), vgimg.UseDPI(plotDPI))
 	p.Draw(draw.Crop(draw.New(canvas), margin, -2*margin, margin, -margin))
-	return write(path, func(f io.Writer) error {
-		_, err := vgimg.PngCanvas{Canvas: canvas}.WriteTo(f)
-		return err
-	})
+	return write(path, func(f io.Writer) error { return encode(f, canvas.Image()) })
 }
 
 func style(p *plot.Plot, title, quantity string) {
