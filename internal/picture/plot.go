@@ -22,8 +22,8 @@ const (
 	margin     = 10 // points around the plot
 )
 
-// palette is safe for the usual kinds of colour blindness (Okabe and Ito, 2008).
-var palette = [...]color.RGBA{
+// inks are safe for the usual kinds of colour blindness (Okabe and Ito, 2008).
+var inks = [...]color.RGBA{
 	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {230, 159, 0, 255},
 	{86, 180, 233, 255}, {153, 153, 51, 255}, {136, 34, 85, 255},
 }
@@ -65,10 +65,7 @@ func Panels(path string, panels ...Panel) error {
 		above := -plotHeight * vg.Length(i)
 		p.Draw(draw.Crop(draw.New(canvas), margin, -2*margin, below+margin, above-margin))
 	}
-	return write(path, func(f io.Writer) error {
-		_, err := vgimg.PngCanvas{Canvas: canvas}.WriteTo(f)
-		return err
-	})
+	return write(path, func(f io.Writer) error { return encode(f, canvas.Image()) })
 }
 
 func (panel Panel) plot() (*plot.Plot, error) {
@@ -84,7 +81,7 @@ func (panel Panel) plot() (*plot.Plot, error) {
 	e.apply(p)
 	p.Add(grid())
 	for i, c := range panel.Curves {
-		if err := addCurve(p, c, palette[i%len(palette)]); err != nil {
+		if err := addCurve(p, c, inks[i%len(inks)]); err != nil {
 			return nil, err
 		}
 	}

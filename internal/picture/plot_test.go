@@ -41,10 +41,10 @@ func falling(n int) Curve {
 func TestPlotShowsItsCurves(t *testing.T) {
 	points := Curve{Name: "held out", X: []float64{100, 200, 300}, Y: []float64{0.1, 0.05, 0.03}, Points: true}
 	both, none := drawn(t, falling(300), points), drawn(t)
-	if n := none[palette[0]] + none[palette[1]]; n != 0 {
+	if n := none[inks[0]] + none[inks[1]]; n != 0 {
 		t.Errorf("%d coloured pixels in an empty plot", n)
 	}
-	for what, ink := range map[string]color.RGBA{"smoothed": palette[0], "raw": fade(palette[0]), "points": palette[1]} {
+	for what, ink := range map[string]color.RGBA{"smoothed": inks[0], "raw": fade(inks[0]), "points": inks[1]} {
 		if both[ink] < 100 {
 			t.Errorf("%s curve: %d pixels", what, both[ink])
 		}
