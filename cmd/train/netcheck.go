@@ -122,12 +122,19 @@ func (o *checkOptions) measure(ctx context.Context, c comm.Communicator, engine 
 
 func (o *checkOptions) measureOverlap(ctx context.Context, c comm.Communicator, engine string, stdout io.Writer) error {
 	backward := time.Duration(o.overlap * float64(time.Millisecond))
+	n, err := measureNetwork(ctx, c, int(o.max), nil)
+	if err != nil {
+		return err
+	}
 	for _, m := range []struct {
 		name string
 		busy bool
 	}{{"sleeping", false}, {"busy", true}} {
 		r, err := measureOverlap(ctx, c, int(o.size), backward, m.busy)
 		if err != nil {
+			return err
+		}
+		if err := r.simulate(n, int(o.size)); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {

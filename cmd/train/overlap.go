@@ -20,14 +20,16 @@ const (
 // both, one after the other and at once. It is that of the slowest rank.
 type overlapResult struct {
 	compute, communication, sequential, overlapped float64
+	// What the simulation of train plan makes of the network, measured beforehand.
+	simSequential, simOverlapped float64
 }
 
 // String says how much of the communication is hidden.
 func (r overlapResult) String() string {
 	longest := max(r.compute, r.communication)
 	hidden := (r.compute + r.communication - r.overlapped) / min(r.compute, r.communication)
-	return fmt.Sprintf("backward %.0f ms, reductions %.0f ms; one after the other %.0f ms, with overlap_comm %.0f ms: %.2f x the longer one, %.0f %% of what can be hidden is",
-		1e3*r.compute, 1e3*r.communication, 1e3*r.sequential, 1e3*r.overlapped, r.overlapped/longest, 100*hidden)
+	return fmt.Sprintf("backward %.0f ms, reductions %.0f ms; one after the other %.0f ms (simulated %.0f), with overlap_comm %.0f ms (simulated %.0f): %.2f x the longer one, %.0f %% of what can be hidden is",
+		1e3*r.compute, 1e3*r.communication, 1e3*r.sequential, 1e3*r.simSequential, 1e3*r.overlapped, 1e3*r.simOverlapped, r.overlapped/longest, 100*hidden)
 }
 
 // measureOverlap runs the optimizer's reductions beside a backward that takes as long as
@@ -56,8 +58,23 @@ func measureOverlap(ctx context.Context, c comm.Communicator, elements int, back
 	return r, nil
 }
 
-// timeBackward returns the median time of a backward, which calls work for each layer.
-func timeBackward(ctx context.Context, c comm.Communicator, elements int, overlap, send bool, work func()) (float64, error) {
+// simulate fills in what train plan would say of the same backward over the network.
+func (r *overlapResult) simulate(n network, elements int) error {
+	params, cfg := overlapModel(elements, false)
+	s := scenario{params: params, cfg: cfg, rule: zero.SGD{}}
+	rows, err := s.predict([]int{2}, []int{n.World})
+	if err != nil || n.World < 2 {
+		return err
+	}
+	took := rows[0].reductions(n.Scatter, 1)
+	r.simSequential = backward(rows[0], r.compute, took)
+	rows[0].overlap = true
+	r.simOverlapped = backward(rows[0], r.compute, took)
+	return nil
+}
+
+// overlapModel is the layers of the measurement, and how they are reduced.
+func overlapModel(elements int, overlap bool) ([]zero.Param, zero.Config) {
 	each := elements / overlapLayers
 	init := make([]float32, each)
 	params := make([]zero.Param, overlapLayers)
@@ -68,12 +85,18 @@ func timeBackward(ctx context.Context, c comm.Communicator, elements int, overla
 	cfg.ZeroOptimization.Stage = 2
 	cfg.ZeroOptimization.OverlapComm = overlap
 	cfg.ZeroOptimization.ReduceBucketSize = each
+	return params, cfg
+}
+
+// timeBackward returns the median time of a backward, which calls work for each layer.
+func timeBackward(ctx context.Context, c comm.Communicator, elements int, overlap, send bool, work func()) (float64, error) {
+	params, cfg := overlapModel(elements, overlap)
 	opt, err := zero.New(ctx, params, cfg, c, zero.SGD{})
 	if err != nil {
 		return 0, err
 	}
 	defer opt.Close()
-	grad, times := make([]float32, each), make([]float64, 0, overlapTimes)
+	grad, times := make([]float32, elements/overlapLayers), make([]float64, 0, overlapTimes)
 	for range overlapTimes {
 		if err := comm.Do(ctx, c, &comm.Op{Kind: comm.Barrier, Sig: comm.Signature{Name: "overlap"}}); err != nil {
 			return 0, err
