@@ -27,6 +27,8 @@ type checkOptions struct {
 	max     count
 	out     string
 	library string
+	overlap float64   // milliseconds
+	size    count     // elements of the measurement of overlap
 	plan    *scenario // of config
 }
 
@@ -45,17 +47,12 @@ func netcheckCommand(args []string, stdout, stderr io.Writer) error {
 		return o.checkMPI(launch, stdout, stderr)
 	}
 	return local.Run(context.Background(), o.ranks, func(ctx context.Context, c comm.Communicator) error {
-		n, err := measureNetwork(ctx, c, int(o.max), nil)
-		if err != nil || c.Rank() != 0 {
-			return err
-		}
-		n.Engine = engineLocal
-		return o.print(n, stdout)
+		return o.measure(ctx, c, engineLocal, nil, stdout)
 	})
 }
 
 func parseNetcheck(args []string, stderr io.Writer) (*checkOptions, error) {
-	o := &checkOptions{max: 64 << 20}
+	o := &checkOptions{max: 64 << 20, size: 16_000_000}
 	f := flag.NewFlagSet("train netcheck", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&o.config, "config", "", "configuration `file`: the model of step time is then that of its training")
@@ -63,6 +60,8 @@ func parseNetcheck(args []string, stderr io.Writer) (*checkOptions, error) {
 	f.IntVar(&o.ranks, "world", 2, "number of `ranks` in this process, where no launcher has started more")
 	f.Var(&o.max, "max", "the largest buffer, in `bytes`")
 	f.StringVar(&o.library, "library", "auto", "comm.library: openmpi, mpich or a `path`")
+	f.Float64Var(&o.overlap, "overlap-ms", 0, "measure overlap_comm beside a backward pass of so many `milliseconds`, instead of the collectives")
+	f.Var(&o.size, "elements", "with -overlap-ms: gradient `elements` of the backward pass")
 	f.StringVar(&o.out, "out", "", "write the measurement to `file`, for train plan -net")
 	err := f.Parse(args)
 	switch {
@@ -76,6 +75,8 @@ func parseNetcheck(args []string, stderr io.Writer) (*checkOptions, error) {
 		return nil, usageError{fmt.Errorf("unexpected argument %q: options begin with a dash, such as -config configs/zero2.toml", f.Arg(0))}
 	case o.ranks < 1 || o.ranks > 1024:
 		return nil, usageError{fmt.Errorf("-world %d: want 1 to 1024", o.ranks)}
+	case o.overlap < 0 || o.size < overlapLayers:
+		return nil, usageError{fmt.Errorf("-overlap-ms %g, -elements %d: want 0 or more, and at least %d", o.overlap, o.size, overlapLayers)}
 	case o.max < 1<<16:
 		return nil, usageError{fmt.Errorf("-max %d: want at least %d", o.max, 1<<16)}
 	case o.config == "" && len(o.sets) > 0:
@@ -95,12 +96,7 @@ func (o *checkOptions) checkMPI(l mpi.Launch, stdout, stderr io.Writer) error {
 	if err != nil {
 		return usageError{err}
 	}
-	n, err := measureNetwork(context.Background(), c, int(o.max), c)
-	if err == nil && c.Rank() == 0 {
-		n.Engine = engineMPI + ", " + c.Library()
-		err = o.print(n, stdout)
-	}
-	if err != nil {
+	if err := o.measure(context.Background(), c, engineMPI+", "+c.Library(), c, stdout); err != nil {
 		c.Abort(err)
 		fmt.Fprintf(stderr, "train netcheck: rank %d: %v\n", c.Rank(), err)
 		if err := c.Close(); err != nil {
@@ -109,6 +105,45 @@ func (o *checkOptions) checkMPI(l mpi.Launch, stdout, stderr io.Writer) error {
 		c.Exit(exitFailed)
 	}
 	return c.Close()
+}
+
+// measure is collective; rank 0 prints.
+func (o *checkOptions) measure(ctx context.Context, c comm.Communicator, engine string, lib native, stdout io.Writer) error {
+	if o.overlap > 0 {
+		return o.measureOverlap(ctx, c, engine, stdout)
+	}
+	n, err := measureNetwork(ctx, c, int(o.max), lib)
+	if err != nil || c.Rank() != 0 {
+		return err
+	}
+	n.Engine = engine
+	return o.print(n, stdout)
+}
+
+func (o *checkOptions) measureOverlap(ctx context.Context, c comm.Communicator, engine string, stdout io.Writer) error {
+	backward := time.Duration(o.overlap * float64(time.Millisecond))
+	n, err := measureNetwork(ctx, c, int(o.max), nil)
+	if err != nil {
+		return err
+	}
+	for _, m := range []struct {
+		name string
+		busy bool
+	}{{"sleeping", false}, {"busy", true}} {
+		r, err := measureOverlap(ctx, c, int(o.size), backward, m.busy)
+		if err != nil {
+			return err
+		}
+		if err := r.simulate(n, int(o.size)); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			if _, err := fmt.Fprintf(stdout, "%s, %d ranks, %s: %v\n", engine, c.Size(), m.name, r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // native is an engine that has collectives of its own to compare with.
@@ -187,13 +222,10 @@ func timed(ctx context.Context, c comm.Communicator, f func() error) (float64, e
 	if err != nil {
 		return 0, err
 	}
-	// The slowest rank decides how often.
-	all, mine := dtype.Make(dtype.F64, c.Size()), dtype.Make(dtype.F64, 1)
-	mine.F64[0] = first
-	if err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: comm.Signature{Name: "times"}, Bounds: evenly(c.Size(), c.Size()), Send: mine, Recv: all}); err != nil {
+	if first, err = slowest(ctx, c, first); err != nil { // which decides how often
 		return 0, err
 	}
-	times := make([]float64, min(500, max(7, int(pointTime.Seconds()/slices.Max(all.F64)))))
+	times := make([]float64, min(500, max(7, int(pointTime.Seconds()/first))))
 	for i := range times {
 		if times[i], err = once(); err != nil {
 			return 0, err
@@ -201,6 +233,14 @@ func timed(ctx context.Context, c comm.Communicator, f func() error) (float64, e
 	}
 	slices.Sort(times)
 	return times[len(times)/2], comm.Do(ctx, c, &comm.Op{Kind: comm.Barrier, Sig: comm.Signature{Name: "netcheck"}})
+}
+
+// slowest returns the longest of the ranks' times.
+func slowest(ctx context.Context, c comm.Communicator, seconds float64) (float64, error) {
+	all, mine := dtype.Make(dtype.F64, c.Size()), dtype.Make(dtype.F64, 1)
+	mine.F64[0] = seconds
+	err := comm.Do(ctx, c, &comm.Op{Kind: comm.AllGather, Sig: comm.Signature{Name: "times"}, Bounds: evenly(c.Size(), c.Size()), Send: mine, Recv: all})
+	return slices.Max(all.F64), err
 }
 
 // print shows the measurement and what follows from it.
