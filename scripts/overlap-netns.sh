@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# How much of the communication overlap_comm hides: two ranks on two hosts that share
+# How much of the communication overlap_comm hides: ranks on two hosts that share
 # nothing but a link of limited rate. The hosts are network namespaces of this machine;
 # it takes root, iproute2, and Open MPI or MPICH.
 #
-#   scripts/overlap-netns.sh [RATE] [BACKWARD_MS] [ELEMENTS]
+#   [PER_HOST=1] scripts/overlap-netns.sh [RATE [ARGUMENTS OF train netcheck]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-rate=${1:-2gbit} backward=${2:-400} elements=${3:-16000000}
+rate=${1:-2gbit}
+[ $# -gt 1 ] || set -- "$rate" -overlap-ms 400 -elements 16000000 -max 4e6
+arguments=("${@:2}") per=${PER_HOST:-1} ranks=$((2 * ${PER_HOST:-1}))
 
 dir=$(mktemp -d) a=zg$$a b=zg$$b
 trap 'ip netns del $a 2>/dev/null; ip netns del $b 2>/dev/null; rm -rf "$dir"' EXIT
@@ -32,16 +34,16 @@ AGENT
 chmod +x "$dir/agent"
 go build -o "$dir/train" ./cmd/train
 
-check() { "$@" "$dir/train" netcheck -overlap-ms "$backward" -elements "$elements" </dev/null; }
-echo "link of $rate, $elements gradient elements in fp32, $(nproc) CPUs"
+check() { "$@" "$dir/train" netcheck "${arguments[@]}" </dev/null; }
+echo "link of $rate, $(nproc) CPUs: train netcheck ${arguments[*]}"
 if run=$(command -v mpirun.openmpi); then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  check timeout 300 ip netns exec "$a" "$run" -np 2 -H 10.77.0.1:1,10.77.0.2:1 --bind-to none \
+  check timeout 300 ip netns exec "$a" "$run" -np $ranks -H 10.77.0.1:$per,10.77.0.2:$per --bind-to none \
     --mca plm_rsh_agent "$dir/agent" --mca pml ob1 --mca btl tcp,self \
     --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24
 fi
 if run=$(command -v mpirun.mpich); then
   export UCX_TLS=tcp
-  check timeout 300 ip netns exec "$a" "$run" -np 2 -launcher rsh -launcher-exec "$dir/agent" \
+  check timeout 300 ip netns exec "$a" "$run" -np $ranks -ppn $per -launcher rsh -launcher-exec "$dir/agent" \
     -hosts 10.77.0.1,10.77.0.2 -iface "v$a"
 fi

@@ -13,7 +13,7 @@ import (
 // Of the measurement of overlap.
 const (
 	overlapLayers = 32 // each a parameter and a bucket
-	overlapTimes  = 7  // backwards, of which the median counts
+	overlapTimes  = 5  // backwards, of which the median counts
 )
 
 // overlapResult is the seconds of a backward: by itself, its communication by itself, and

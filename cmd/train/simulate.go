@@ -39,15 +39,16 @@ type line struct {
 
 func (l line) seconds(sent float64) float64 { return l.Latency + sent*l.PerByte }
 
-// fit finds the lines that miss the measured times by the least squares of their
-// relative errors.
+// fit finds the lines that miss the measured times by the least squares, divided by the
+// times: between absolute errors, where only the largest buffers would count, and
+// relative ones, where the smallest count as much.
 func (n *network) fit() {
 	share := float64(n.World-1) / float64(n.World)
 	fit := func(of func(point) float64) line {
 		var sw, sx, sxx, sy, sxy float64
 		for _, p := range n.Points {
 			y, x := of(p), share*float64(p.Bytes)
-			w := 1 / (y * y)
+			w := 1 / y
 			sw, sx, sxx, sy, sxy = sw+w, sx+w*x, sxx+w*x*x, sy+w*y, sxy+w*x*y
 		}
 		det := sw*sxx - sx*sx

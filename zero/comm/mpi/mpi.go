@@ -41,6 +41,29 @@ func (c *Comm) Family() string { return c.t.family }
 // Library describes the library, with its version.
 func (c *Comm) Library() string { return c.t.version }
 
+// finalizeTime is how long MPI_Finalize may take. When it begins, all ranks have said
+// that they are done.
+const finalizeTime = 10 * time.Second
+
+// Close implements comm.Communicator. It does not wait for a library that hangs in
+// MPI_Finalize, which MPICH over TCP was seen to do now and then: there is nothing left
+// to lose, and the end of the process ends it.
+func (c *Comm) Close() error {
+	closed := make(chan error, 1)
+	go func() { closed <- c.End.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-c.t.finalizing:
+	}
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(finalizeTime):
+		return nil
+	}
+}
+
 // abortTime is how long MPI_Abort may take: it can hang when the network is gone.
 const abortTime = 3 * time.Second
 

@@ -22,7 +22,8 @@ type transport struct {
 	indices  []int32 // MPI_Testsome's result: the count, and the indices
 	arrays   runtime.Pinner
 
-	failed []entry
+	failed     []entry
+	finalizing chan struct{} // closed when MPI_Finalize begins
 
 	free []exchange.Request
 	next exchange.Request
@@ -42,7 +43,7 @@ func open(choice string, l Launch) (*transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &transport{library: lib}
+	t := &transport{library: lib, finalizing: make(chan struct{})}
 	if t.rank, t.size, err = lib.start(); err != nil {
 		return nil, err
 	}
@@ -203,6 +204,7 @@ func (t *transport) Close(broken bool) error {
 	if broken {
 		return nil
 	}
+	close(t.finalizing)
 	err := t.check("MPI_Finalize", call(t.finalize))
 	t.arrays.Unpin()
 	for _, e := range t.entries { // none, after an orderly end
