@@ -127,7 +127,7 @@ func lateRanks(c comm.Communicator, _ Options) error {
 }
 
 // garbage collects garbage all the time while buffers are on the wire.
-func garbage(c comm.Communicator, _ Options) error {
+func garbage(c comm.Communicator, o Options) error {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -141,7 +141,11 @@ func garbage(c comm.Communicator, _ Options) error {
 		}
 	}()
 	defer func() { close(stop); <-stopped }()
-	for k := range 40 {
+	times := 40
+	if o.MaxBytes < 1<<20 {
+		times = 8
+	}
+	for k := range times {
 		n := 1000 + 7001*k
 		if err := sum(c, comm.ReduceScatter, k, n, even(n, c.Size()), dtype.BF16, dtype.F32); err != nil {
 			return err

@@ -30,17 +30,20 @@ func connect(t *testing.T, world int, o exchange.Options, fate func(memory.Messa
 }
 
 func TestConformance(t *testing.T) {
-	o := commtest.Options{MaxBytes: 64 << 20}
-	if testing.Short() {
-		o.MaxBytes = 1 << 20
+	o, worlds := commtest.Options{MaxBytes: 64 << 20}, []int{1, 2, 3, 4}
+	if testing.Short() { // with the race detector
+		o.MaxBytes, worlds = 600_000, []int{3}
 	}
-	commtest.Run(t, []int{1, 2, 3, 4}, o, func(world int) []comm.Communicator {
+	commtest.Run(t, worlds, o, func(world int) []comm.Communicator {
 		return connect(t, world, exchange.Options{Timeout: commtest.Timeout}, nil)
 	})
 }
 
 // TestConformanceWithDelays: messages that take their time change nothing.
 func TestConformanceWithDelays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes its time")
+	}
 	commtest.Run(t, []int{3}, commtest.Options{MaxBytes: 300_000}, func(world int) []comm.Communicator {
 		return connect(t, world, exchange.Options{Timeout: commtest.Timeout}, func(m memory.Message) memory.Fate {
 			return memory.Fate{Delay: time.Duration((m.From*7+m.To*5+m.N*3+int(m.Tag))%11) * 50 * time.Microsecond}
