@@ -68,7 +68,7 @@ func TestTroubleOnTheWay(t *testing.T) {
 		{"a lost announcement", 30, func(m memory.Message) bool { return m.Tag == exchange.Control && m.N == 0 }, memory.Fate{Lose: true}, []string{"operation", "of step 1", "of step 2"}, false},
 		{"a lost announcement that nothing follows", 30, func(m memory.Message) bool { return m.Tag == exchange.Control && m.N >= 1 && m.N <= 2 }, memory.Fate{Lose: true}, []string{"waited 300ms for rank"}, true},
 		{"lost data", large, func(m memory.Message) bool { return m.Tag == exchange.Data && m.N == 1 }, memory.Fate{Lose: true}, []string{"waited 300ms for", "reduce-scatter"}, true},
-		{"data that takes too long", large, func(m memory.Message) bool { return m.Tag == exchange.Data }, memory.Fate{Delay: time.Minute}, []string{"waited 300ms", "rank 1"}, true},
+		{"data that takes too long", large, func(m memory.Message) bool { return m.Tag == exchange.Data }, memory.Fate{Delay: time.Minute}, []string{"waited 300ms for"}, true},
 		{"a connection that breaks", large, func(m memory.Message) bool { return m.Tag == exchange.Data }, memory.Fate{Fail: broken}, []string{"rank 1", "cable cut"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
