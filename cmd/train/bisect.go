@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 
@@ -28,8 +27,7 @@ type bisectOptions struct {
 //	train bisect -a A.toml -against DIR [-tolerance X]
 func bisectCommand(args []string, stdout, stderr io.Writer) error {
 	var o bisectOptions
-	f := flag.NewFlagSet("train bisect", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // errors are printed once, by run
+	f := newFlags("bisect")
 	f.StringVar(&o.a, "a", "", "configuration `file` of the training that is right")
 	f.StringVar(&o.b, "b", "", "configuration `file` of the training to compare with it")
 	f.Var(&o.setsA, "set-a", "`key=value` overrides a key of a; may be repeated")
@@ -38,16 +36,10 @@ func bisectCommand(args []string, stdout, stderr io.Writer) error {
 	f.StringVar(&o.record, "record", "", "write a's gradients into `folder`, one file for each step and rank")
 	f.StringVar(&o.against, "against", "", "compare a's gradients with those recorded in `folder`")
 	f.Float64Var(&o.tolerance, "tolerance", 0, "with -against, the relative `difference` that counts as none; recordings of other programs differ by roundings")
-	err := f.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		f.SetOutput(stderr)
-		f.Usage()
+	if err := parseFlags(f, args, stderr); err != nil {
 		return err
-	case err != nil:
-		return usageError{fmt.Errorf("%w (train bisect -help lists the flags)", err)}
-	case f.NArg() > 0:
-		return usageError{fmt.Errorf("unexpected argument %q: train bisect takes flags, such as -a configs/zero1.toml", f.Arg(0))}
+	}
+	switch {
 	case o.a == "" || (o.b != "") == (o.against+o.record != "") || o.against != "" && o.record != "":
 		return usageError{errors.New("train bisect wants -a FILE and one of -b FILE, -record DIR and -against DIR")}
 	case o.steps < 1 || !(o.tolerance >= 0):

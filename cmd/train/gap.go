@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -30,24 +29,17 @@ type gapOptions struct {
 //	train gap -config configs/gap.toml -out DIR [-quick] [-steps N] [-seeds N] [-set key=value]...
 func gapCommand(args []string, stdout, stderr io.Writer) error {
 	var o gapOptions
-	f := flag.NewFlagSet("train gap", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // errors are printed once, by run
+	f := newFlags("gap")
 	f.StringVar(&o.config, "config", "configs/gap.toml", "configuration `file` of the training that is varied")
 	f.StringVar(&o.out, "out", "", "`folder` of the report, which must not exist or be empty")
 	f.Var(&o.sets, "set", "`key=value` overrides a configuration key; may be repeated")
 	f.BoolVar(&o.quick, "quick", false, "few steps and one seed: a first look within a minute and a half")
 	f.IntVar(&o.steps, "steps", 0, "optimizer `steps` of each run; 0 is run.steps, a quarter of them with -quick")
 	f.IntVar(&o.seeds, "seeds", 0, "runs of each variant, with other `seeds`; 0 is 3, and 1 with -quick")
-	err := f.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		f.SetOutput(stderr)
-		f.Usage()
+	if err := parseFlags(f, args, stderr); err != nil {
 		return err
-	case err != nil:
-		return usageError{fmt.Errorf("%w (train gap -help lists the flags)", err)}
-	case f.NArg() > 0:
-		return usageError{fmt.Errorf("unexpected argument %q: train gap takes flags, such as -out out/gap", f.Arg(0))}
+	}
+	switch {
 	case o.out == "":
 		return usageError{errors.New("no folder for the report: give one with -out, for example -out out/gap")}
 	case o.steps < 0 || o.seeds < 0:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -53,8 +52,7 @@ func netcheckCommand(args []string, stdout, stderr io.Writer) error {
 
 func parseNetcheck(args []string, stderr io.Writer) (*checkOptions, error) {
 	o := &checkOptions{max: 64 << 20, size: 16_000_000}
-	f := flag.NewFlagSet("train netcheck", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := newFlags("netcheck")
 	f.StringVar(&o.config, "config", "", "configuration `file`: the model of step time is then that of its training")
 	f.Var(&o.sets, "set", "`key=value` overrides a configuration key; may be repeated")
 	f.IntVar(&o.ranks, "world", 2, "number of `ranks` in this process, where no launcher has started more")
@@ -63,16 +61,10 @@ func parseNetcheck(args []string, stderr io.Writer) (*checkOptions, error) {
 	f.Float64Var(&o.overlap, "overlap-ms", 0, "measure overlap_comm beside a backward pass of so many `milliseconds`, instead of the collectives")
 	f.Var(&o.size, "elements", "with -overlap-ms: gradient `elements` of the backward pass")
 	f.StringVar(&o.out, "out", "", "write the measurement to `file`, for train plan -net")
-	err := f.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		f.SetOutput(stderr)
-		f.Usage()
+	if err := parseFlags(f, args, stderr); err != nil {
 		return nil, err
-	case err != nil:
-		return nil, usageError{fmt.Errorf("%w (train netcheck -help lists the flags)", err)}
-	case f.NArg() > 0:
-		return nil, usageError{fmt.Errorf("unexpected argument %q: options begin with a dash, such as -config configs/zero2.toml", f.Arg(0))}
+	}
+	switch {
 	case o.ranks < 1 || o.ranks > 1024:
 		return nil, usageError{fmt.Errorf("-world %d: want 1 to 1024", o.ranks)}
 	case o.overlap < 0 || o.size < overlapLayers:
@@ -83,6 +75,7 @@ func parseNetcheck(args []string, stderr io.Writer) (*checkOptions, error) {
 		return nil, usageError{errors.New("-set belongs to -config")}
 	}
 	if o.config != "" {
+		var err error
 		if o.plan, err = fromConfig(o.config, o.sets, io.Discard); err != nil {
 			return nil, usageError{err}
 		}

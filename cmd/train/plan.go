@@ -121,8 +121,7 @@ func (l *list) Set(s string) error {
 
 func parsePlan(args []string, stderr io.Writer) (*planOptions, error) {
 	p := &planOptions{bucket: 5e8, gather: 5e8, worlds: list{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}, stages: list{0, 1, 2}}
-	f := flag.NewFlagSet("train plan", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := newFlags("plan")
 	f.StringVar(&p.config, "config", "", "configuration `file`: its model, formats and batch size; micro-batches a step stay what they are at every world size")
 	f.Var(&p.sets, "set", "`key=value` overrides a configuration key; may be repeated")
 	f.Var(&p.params, "params", "`number` of trainable parameters, as one, instead of a configuration; 7.5e9 is a number too")
@@ -138,21 +137,16 @@ func parsePlan(args []string, stderr io.Writer) (*planOptions, error) {
 	f.Var(&p.stages, "stage", "ZeRO `stages`")
 	f.BoolVar(&p.json, "json", false, "print JSON, in bytes")
 	p.times.flags(f)
-	err := f.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		f.SetOutput(stderr)
-		f.Usage()
+	if err := parseFlags(f, args, stderr); err != nil {
 		return nil, err
-	case err != nil:
-		return nil, usageError{fmt.Errorf("%w (train plan -help lists the flags)", err)}
-	case f.NArg() > 0:
-		return nil, usageError{fmt.Errorf("unexpected argument %q: options begin with a dash, such as -params 1e9", f.Arg(0))}
+	}
+	switch {
 	case (p.config == "") == (p.params == 0):
 		return nil, usageError{errors.New("give one of -config and -params: for example -config configs/zero2.toml, or -params 1e9")}
 	case p.config == "" && len(p.sets) > 0:
 		return nil, usageError{errors.New("-set belongs to -config: beside -params write -dtype, -bucket, -accum and so on")}
 	}
+	var err error
 	f.Visit(func(fl *flag.Flag) {
 		if p.config != "" && strings.HasPrefix(fl.Usage, "with -params") {
 			err = usageError{fmt.Errorf("-%s belongs to -params: beside -config write -set with the configuration's key", fl.Name)}
