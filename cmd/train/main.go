@@ -3,10 +3,17 @@
 //	train -config configs/zero2.toml [-set key=value]... [-steps N] [-out DIR] [-world N] [-quiet] [-web :0] [-trace STEP] [-resume auto|TAG|PATH]
 //	train -resume auto|TAG -out DIR | -resume PATH [...]
 //	train config -list [WORD] | -show -config configs/zero2.toml [-set key=value]...
-//	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json]
+//	train plan -config configs/zero2.toml [-set key=value]... | -params N [-dtype bf16]... [-json] [-net FILE]...
+//	train sample|eval -checkpoint RUN | -model DIR [...]
+//	train export -checkpoint RUN -out DIR [-format diffusers|fp32]
+//	train inspect RUN|CHECKPOINT
+//	train compare [-out FILE.html] DIR...
+//	train bisect -a FILE -b FILE | -record DIR | -against DIR [...]
+//	train gap -out DIR [-quick]
+//	train netcheck [-config FILE] [-out FILE]
 //
-// Without a command train prints what will run, trains all ranks in this process, and
-// leaves in the output folder the effective configuration, CSV curves, a plot of
+// Without a command train prints what will run, trains all ranks in this process, or
+// the one rank that this process is under mpirun and srun, and leaves in the output folder the effective configuration, CSV curves, a plot of
 // the loss, grids of generated pictures, the network and checkpoints. Ctrl-C stops at
 // the end of the running step, saves a checkpoint and still draws the final pictures;
 // a second Ctrl-C stops at once. SIGTERM saves a checkpoint and draws nothing.
@@ -16,11 +23,15 @@
 // begins anew), from the one with a tag, or from one at a path.
 //
 // config lists the configuration keys, or shows what a file comes to. plan predicts
-// memory and traffic of a rank for every stage and many world sizes; it allocates
-// and runs nothing.
+// memory, traffic and time of a rank for every stage and many world sizes; it allocates
+// and runs nothing. sample draws pictures, eval measures a network, export hands it to
+// other programs, inspect looks into checkpoints. compare puts curves on one page, bisect
+// finds where two trainings first differ, gap trains the runs of a convergence gap.
+// netcheck measures the communication of the ranks it is started on.
 //
 // Exit codes: 0 done or stopped by the user, 1 the run failed, 2 the command
-// line or the configuration is wrong.
+// line or the configuration is wrong, 75 communication between processes failed: the
+// run is worth starting again from its last checkpoint.
 package main
 
 import (
