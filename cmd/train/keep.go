@@ -53,10 +53,25 @@ func (t *trainer) newKeeper() *keeper {
 // written reports whether this rank has nothing left to write.
 func (k *keeper) written() bool { return k.pending == nil || k.pending.Written() }
 
-// keep saves a checkpoint when it is time, and makes one that is being written appear
-// when all ranks are done with it (written). The last one of a run is always there
-// when keep returns.
+// keep saves a checkpoint when it is time. One that cannot be saved is a warning, since
+// the training is worth more than that, unless it is the last of the run. Where the
+// communication has failed the next collective says so again.
 func (t *trainer) keep(ctx context.Context, step int, end, written bool) error {
+	err := t.save(ctx, step, end, written)
+	if err == nil || end {
+		return err
+	}
+	t.keeper.saved = -1
+	if t.comm.Rank() != 0 {
+		return nil
+	}
+	return t.progress.Warnf("%v; the training goes on, and saves again when the next checkpoint is due", err)
+}
+
+// save makes a checkpoint that is being written appear when all ranks are done with it
+// (written), and begins the one that is due. The last one of a run is there when save
+// returns.
+func (t *trainer) save(ctx context.Context, step int, end, written bool) error {
 	k := t.keeper
 	every := t.cfg.Run.CheckpointEvery
 	due := end || every > 0 && step%every == 0

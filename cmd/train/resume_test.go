@@ -133,6 +133,38 @@ func TestTerminationSavesAndDrawsNothing(t *testing.T) {
 	}
 }
 
+// A checkpoint that cannot be written costs a warning, and the run's last one counts.
+func TestTrainingOutlivesAFullDisk(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	out := filepath.Join(t.TempDir(), "out")
+	done, stdout, stderr := startTiny(t, "-out", out, "-world", "2", "-steps", "100000", "-set", "run.checkpoint_every=1000")
+	dir := filepath.Join(out, checkpointsDir)
+	if err := os.WriteFile(dir, nil, 0o666); err != nil { // a file in the place of the folder
+		t.Fatal(err)
+	}
+	for !strings.Contains(stdout.String(), "the training goes on") {
+		select {
+		case code := <-done:
+			t.Fatalf("ended with code %d: %s", code, stderr.String())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-done; code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	f, _, err := checkpoint.Find(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
 func TestResumeTakesTheLastGoodCheckpoint(t *testing.T) {
 	out := trainTiny(t, "-steps", "4", "-set", "run.checkpoint_every=2")
 	want := everything(t, out, 4)
