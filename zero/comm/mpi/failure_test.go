@@ -33,6 +33,7 @@ func TestARankFails(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/ranks=%d/%s in %s", l.Family, world, deed, place), func(t *testing.T) {
+						t.Parallel() // most of it is waiting
 						fail(t, l, world, fault{1, place, 4, deed}, want)
 					})
 				}
