@@ -80,6 +80,9 @@ type Result struct {
 	Stderr   string
 	Took     time.Duration
 	TimedOut bool
+	// Wedged says that the launcher stayed for ten seconds after all of its processes
+	// had ended, and was killed: Open MPI 4.1.4's does so now and then after an abort.
+	Wedged bool
 }
 
 // String is for messages.
@@ -111,7 +114,14 @@ func (l Launcher) Run(t testing.TB, c Command) Result {
 	}
 	var r Result
 	timer := time.AfterFunc(c.Timeout, func() { r.TimedOut = true; kill(cmd.Process.Pid) })
+	ended, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		r.Wedged = watch(cmd.Process.Pid, ended)
+	}()
 	err := cmd.Wait()
+	close(ended)
+	<-watched
 	timer.Stop()
 	kill(cmd.Process.Pid)
 	r.Took, r.Stdout, r.Stderr = time.Since(start), stdout.String(), stderr.String()
@@ -119,6 +129,45 @@ func (l Launcher) Run(t testing.TB, c Command) Result {
 		r.Code = -1
 	}
 	return r
+}
+
+// watch kills a launcher that stays when all of its processes have ended, and reports
+// whether it did.
+func watch(launcher int, ended <-chan struct{}) bool {
+	const patience = 10 // seconds
+	for alone := 0; ; {
+		select {
+		case <-ended:
+			return false
+		case <-time.After(time.Second):
+		}
+		if alone++; !allEnded(launcher) {
+			alone = 0
+		}
+		if alone >= patience {
+			kill(launcher)
+			return true
+		}
+	}
+}
+
+// allEnded reports whether a process has children, and none but such that have ended
+// and wait to be asked for their exit codes. Where there is no /proc it never does.
+func allEnded(parent int) bool {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
+	if err != nil || len(bytes.Fields(children)) == 0 {
+		return false
+	}
+	for _, pid := range bytes.Fields(children) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%s/stat", pid))
+		if err != nil {
+			continue // gone
+		}
+		if _, state, ok := bytes.Cut(stat, []byte(") ")); !ok || state[0] != 'Z' {
+			return false
+		}
+	}
+	return true
 }
 
 // kill ends a process group. That it has none left is the usual case.
