@@ -128,10 +128,8 @@ func (j *job) settle(o options, stderr io.Writer) (err error) {
 	// nothing to lose but what this run will write again.
 	if j.resume != nil && j.resume.own || j.resume == nil && o.resume == "auto" && isRun(j.cfg.Run.Out) {
 		j.out = j.cfg.Run.Out
-		if j.lock, err = lock(j.out); err != nil {
-			return err
-		}
-		return saveConfig(j.cfg, j.out)
+		j.lock, err = lock(j.out)
+		return err
 	}
 	if err := checkMonitor(j.cfg); err != nil {
 		return err
@@ -239,6 +237,11 @@ func (j *job) run(ctx context.Context) (err error) {
 	if done := j.start(); done >= j.cfg.Run.Steps {
 		_, err := fmt.Fprintf(j.stdout, "nothing to do: %s is at step %d, and run.steps = %d; -steps N trains on\n", j.resume.folder.Path(), done, j.cfg.Run.Steps)
 		return err
+	}
+	if !j.made && !j.follows() { // only now: a run that is refused keeps the configuration it had
+		if err := saveConfig(j.cfg, j.out); err != nil {
+			return err
+		}
 	}
 	if err := j.openReports(); err != nil {
 		return err
