@@ -34,7 +34,11 @@ func main() {
 
 // train is one rank.
 func train(ctx context.Context, c comm.Communicator) error {
-	m, err := newModel()
+	var m *model
+	err := solver.Build(func() (err error) { // one rank after the other
+		m, err = newModel()
+		return err
+	})
 	if err != nil {
 		return err
 	}

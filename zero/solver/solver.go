@@ -40,6 +40,7 @@ type Solver struct {
 
 // New builds a rank's solver on the learnable nodes of its graph, in the same
 // order on every rank; their values are the initial weights, equal on all ranks.
+// Ranks in one process build their graphs with Build.
 // It is collective, as zero.New is: a difference between ranks is an error on
 // each. ctx ends the training when it ends.
 //

@@ -120,7 +120,10 @@ const rate = 0.05
 func viaGorgonia(t *testing.T, world, stage int, bf16 bool) [][]float32 {
 	var weights [][]float32
 	ranks(t, world, func(ctx context.Context, c comm.Communicator) error {
-		m := newGraph(t)
+		var m *graph
+		if err := Build(func() error { m = newGraph(t); return nil }); err != nil {
+			return err
+		}
 		defer m.vm.Close()
 		s, err := New(ctx, m.learnables, config(world, stage, bf16), zero.Constant{Rate: rate}, zero.DefaultAdamW(), c)
 		if err != nil {
